@@ -70,7 +70,7 @@ def run(batches: Sequence[int] = BATCHES, rounds: int = 9, watcher: Watcher = QU
     }
     text = [judged((*titles, f"<target {TARGET_RATIO:g}"), table)]
     threads = f"{torch.get_num_threads()} threads"
-    if not packing.by_panels():
+    if not packing.panel_product():
         return Report(facts, [*text, f"{threads}; all products are oneDNN's here"])
     return Report(facts, [*text, threads])
 
@@ -93,7 +93,7 @@ def _orders(weight: Tensor, copies: int) -> Mapping[str, list[Tensor]]:
         return [order(weight) for _ in range(copies)]
 
     orders = {"torch": of(packing.in_library_order if packing.library_packs() else Tensor.clone)}
-    return orders | ({"panels": of(packing.in_panels)} if packing.by_panels() else {})
+    return orders | ({"panels": of(packing.in_panels)} if packing.panel_product() else {})
 
 
 @torch.inference_mode()

@@ -74,6 +74,12 @@ void bind_costs(nb::module_& m) {
       .def_rw("host_fixed", &ServingCosts::host_fixed)
       .def_rw("host_per_request", &ServingCosts::host_per_request)
       .def_rw("host_async", &ServingCosts::host_async)
+      .def_rw("gap_per_request", &ServingCosts::gap_per_request)
+      .def_rw("request_in", &ServingCosts::request_in)
+      .def_rw("request_serial", &ServingCosts::request_serial)
+      .def_rw("out", &ServingCosts::out)
+      .def_rw("graph_rows", &ServingCosts::graph_rows)
+      .def_rw("launch", &ServingCosts::launch)
       .def_rw("recompute_per_token", &ServingCosts::recompute_per_token);
   nb::class_<PromptCosts> prompts(m, "PromptCosts", "What prompts add, in ticks.");
   prompts.def_rw("fixed", &PromptCosts::fixed)

@@ -17,7 +17,15 @@ struct ServingCosts {
   double host_per_request = 0;
   // The host prepares a batch's next iteration while its current one runs.
   bool host_async = false;
+  double gap_per_request = 0;      // of the host's time, what passes between iterations even so
   double recompute_per_token = 0;  // to bring back the KV of a preempted request
+  // The front end takes requests one after the other, `request_serial` each; `request_in` later one is in the
+  // queue. Tokens are with the client `out` after they are made.
+  Ticks request_in = 0, request_serial = 0, out = 0;
+  // The host launches an iteration's kernels one by one, for so long, where it has chunks of prompts and more
+  // rows than were captured as a graph.
+  std::int64_t graph_rows = 0;
+  Ticks launch = 0;
 };
 
 // Attention of chunks of prompts, per layer.
@@ -130,8 +138,11 @@ inline Load load_of(const Costs& costs, const Composition& batch) {
   return load;
 }
 
-inline Ticks host_of(const ServingCosts& costs, std::int64_t size) {
-  return costs.host_fixed + to_ticks(static_cast<double>(size) * costs.host_per_request);
+// What the devices wait for the host before an iteration of so many requests, some of whose time has passed.
+inline Ticks host_of(const ServingCosts& costs, std::int64_t size, Ticks prepared) {
+  const auto requests = static_cast<double>(size);
+  const Ticks host = costs.host_fixed + to_ticks(requests * costs.host_per_request);
+  return std::max<Ticks>(0, host - prepared) + to_ticks(requests * costs.gap_per_request);
 }
 
 }  // namespace lamina::sim

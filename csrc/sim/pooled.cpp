@@ -54,7 +54,7 @@ void Pooled::step(int engine) {
     const Index row = its.row_of(request);
     const std::int32_t output = workload_.requests.output[row];
     if (pulled_ && output == 1) {
-      requests_.finished[row] = to;
+      requests_.finished[row] = to + its.out();
       its.release(request, to);
       gone_.push_back(row);
       continue;

@@ -62,7 +62,8 @@ public:
         loads_(static_cast<std::size_t>(rotation.batches)),
         ready_(loads_.size()),
         finished_(loads_.size()),
-        pending_(loads_.size()) {
+        pending_(loads_.size()),
+        sent_(static_cast<std::size_t>(part_.concurrency)) {
     if (!part_.keep_iterations) {
       result_.tally.emplace();
       last_end_.resize(loads_.size());
@@ -90,10 +91,7 @@ public:
     }
     // Admitted to a batch whose turn had passed: it joins in the next cycle, which begins at once.
     if (part_.handover ? to_join_ > 0 : scheduler_.running() > 0) return now_;
-    Ticks soonest = kNever;
-    if (next_ < part_.arrivals.size() && part_.mode != Mode::kClosed) soonest = part_.arrivals.at(next_);
-    if (next_ < part_.arrivals.size() && part_.mode == Mode::kClosed && in_system_ < part_.concurrency)
-      soonest = now_;
+    Ticks soonest = coming();
     if (part_.handover) soonest = std::min(soonest, part_.handover->next());
     if (scheduler_.waiting() > 0) {
       for (const auto& [request, at] : releases_) soonest = std::min(soonest, at);
@@ -168,6 +166,8 @@ public:
   // Of devices that get KV: whose has come; cleared likewise.
   std::vector<Index>& received() { return received_; }
   Index row_of(Index request) const { return part_.arrivals.row(request); }
+  // From when a token is made to when its client has it.
+  Ticks out() const { return hardware_.serving().out; }
   Ticks now() const { return now_; }
 
 private:
@@ -199,11 +199,25 @@ private:
     pipeline_.run(loads_, ready_, finished_);
     for (std::size_t j = 0; j < loads_.size(); ++j) {
       if (!loads_[j].active) continue;
+      if constexpr (kPrompts) launch(j);
       row(j);
       if (!part_.prefill) continue;
       for (const Index request : pending_[j].first)
         computed_.push_back({request, pending_[j].start, finished_[j]});
     }
+  }
+
+  // An iteration with prompts that is in no graph ends when the host has launched it; the host is an
+  // iteration ahead if it works asynchronously.
+  void launch(std::size_t j) {
+    const ServingCosts& costs = hardware_.serving();
+    const PromptScheduler::Step& step = scheduler_.step(static_cast<int>(j));
+    if (costs.launch == 0 || step.chunks.empty() || step.rows <= costs.graph_rows) return;
+    Pending& pending = pending_[j];
+    pending.launched = std::max(pending.launched, pending.launching) + costs.launch;
+    const Ticks later = std::max<Ticks>(0, pending.launched - finished_[j]);
+    finished_[j] += later;
+    pending.host += later;
   }
 
   // For how many boundaries, from the next one on, the one batch that runs goes on as it is.
@@ -213,8 +227,6 @@ private:
         !pending_[j].resumed.empty())
       return 0;
     if (part_.handover && !part_.handover->idle()) return 0;
-    if (part_.mode == Mode::kClosed && next_ < part_.arrivals.size() && in_system_ < part_.concurrency)
-      return 0;
     if (!pipeline_.alone_from(finished_[j], loads_[j])) return 0;
     return scheduler_.steady(static_cast<int>(j), most);
   }
@@ -232,8 +244,7 @@ private:
   bool coast(Ticks before) {
     const std::size_t j = first_active();
     if (j == loads_.size()) return false;
-    if (next_ < part_.arrivals.size() && part_.mode != Mode::kClosed)
-      before = std::min(before, part_.arrivals.at(next_));
+    before = std::min(before, coming());
     Ticks start = pending_[j].start, until = finished_[j];
     if (until >= before) return false;
     // No farther than about where it has to stop: looking ahead costs as much as going on.
@@ -243,7 +254,6 @@ private:
     const int batch = static_cast<int>(j);
     const Costs& costs = *hardware_.steady();
     const std::int64_t size = scheduler_.size(batch);
-    const Ticks host = host_of(costs.serving, size);
     Load load = steady_load(size);
     const Ticks of_rows = load.attention;
     Attended all = scheduler_.attended(batch, 0);
@@ -251,8 +261,7 @@ private:
     Ticks attention = 0;
     const auto each_of = [&](auto keep) {
       for (; done < boundaries && until < before; ++done) {
-        const Ticks prepared = costs.serving.host_async ? until - start : 0;
-        const Ticks waited = std::max<Ticks>(0, host - prepared);
+        const Ticks waited = host_of(costs.serving, size, costs.serving.host_async ? until - start : 0);
         start = until;
         all.kv += size;
         ++all.least;
@@ -313,29 +322,44 @@ private:
           to_ticks(static_cast<double>(change.recomputed_tokens) * hardware_.serving().recompute_per_token);
     }
     Pending& pending = pending_[j];
+    pending.launching = prepared > 0 ? pending.start : now_;
     pending.start = now_;
     const std::int64_t sequences = scheduler_.sequences(batch);
-    pending.host = load.active ? std::max<Ticks>(0, host_of(hardware_.serving(), sequences) - prepared) : 0;
+    pending.host = load.active ? host_of(hardware_.serving(), sequences, prepared) : 0;
     pending.joined = static_cast<std::int32_t>(change.joined.size());
     ready_[j] = now_ + pending.host;
   }
 
-  // Requests that have arrived by then; closed: as many as make the concurrency full.
+  // When the next request has left its client; closed: when one that had its place was there.
+  Ticks sent() const {
+    if (next_ >= part_.arrivals.size()) return kNever;
+    if (part_.mode != Mode::kClosed) return part_.arrivals.at(next_);
+    return next_ < sent_ ? part_.requests.arrival[part_.arrivals.row(static_cast<Index>(next_))] : kNever;
+  }
+
+  // When it is in the queue. KV that is handed over has passed a front end before.
+  Ticks coming() const {
+    const Ticks at = sent();
+    if (at == kNever || part_.handover) return at;
+    const ServingCosts& costs = hardware_.serving();
+    return std::max(front_end_free_, at) + costs.request_serial + costs.request_in;
+  }
+
+  // Requests that are in the queue by then.
   void arrive(Ticks by) {
-    for (; next_ < part_.arrivals.size(); ++next_) {
-      const auto request = static_cast<Index>(next_);
-      if (part_.mode == Mode::kClosed) {
-        if (in_system_ >= part_.concurrency) return;
-        part_.requests.arrival[part_.arrivals.row(request)] = now_;
-      } else if (part_.arrivals.at(next_) > by) {
-        return;
-      }
-      if (scheduler_.enqueue(request) == RequestState::kWaiting) {
-        ++in_system_;
-      } else {
-        gone_.push_back(part_.arrivals.row(request));
-      }
+    for (Ticks at = coming(); at <= by; at = coming()) {
+      front_end_free_ = at - hardware_.serving().request_in;
+      const auto request = static_cast<Index>(next_++);
+      if (scheduler_.enqueue(request) == RequestState::kWaiting) continue;
+      gone_.push_back(part_.arrivals.row(request));
+      send_next();
     }
+  }
+
+  // Closed: a client has its answer, and sends its next request.
+  void send_next() {
+    if (part_.mode != Mode::kClosed || sent_ >= part_.arrivals.size()) return;
+    part_.requests.arrival[part_.arrivals.row(static_cast<Index>(sent_++))] = now_ + out();
   }
 
   // KV that has come, or may go.
@@ -371,14 +395,15 @@ private:
     for (const Index request : pending_[j].first) {
       const Index row = part_.arrivals.row(request);
       Ticks& first = part_.requests.first_token[row];
+      const Ticks at = finished_[j] + out();
       if (part_.first_tokens) {
-        first = finished_[j];
+        first = at;
       } else if (!part_.prefill) {
-        const Ticks gap = finished_[j] - first;
+        const Ticks gap = at - first;
         if (result_.tally) {
           result_.tally->gap(gap, 1);
         } else {
-          result_.gaps.push_back({row, finished_[j], gap});
+          result_.gaps.push_back({row, at, gap});
         }
       }
     }
@@ -390,11 +415,11 @@ private:
   void finish(int batch) {
     RequestRows& r = part_.requests;
     const std::vector<Index>& done = scheduler_.finish(batch);
-    const Ticks at = finished_[static_cast<std::size_t>(batch)];
+    const Ticks at = finished_[static_cast<std::size_t>(batch)] + out();
     hardware_.leave(done);
     for (const Index request : done) {
       const Index row = part_.arrivals.row(request);
-      --in_system_;
+      send_next();
       if (part_.prefill) continue;
       r.finished[row] = at;
       r.last_iteration[row] = scheduler_.iterations(batch) - 1;
@@ -558,6 +583,7 @@ private:
   struct Pending {
     Ticks start = 0;
     Ticks host = 0;
+    Ticks launching = 0, launched = 0;  // from when, at least, and until when it is launched
     std::int32_t joined = 0;
     std::vector<Index> first;    // their first token comes with this iteration
     std::vector<Ticks> resumed;  // of a tally: when preempted requests had their last token
@@ -585,7 +611,8 @@ private:
   Ticks now_ = 0;
   std::size_t turn_ = 0;  // the batch whose boundary is next
   std::size_t next_ = 0;
-  std::int64_t in_system_ = 0;
+  std::size_t sent_;  // closed: so many requests have left their clients
+  Ticks front_end_free_ = 0;
   bool queue_was_empty_ = false;
   Result result_;
 };

@@ -66,6 +66,10 @@ auto simulation(Part part, Rotation rotation, int layers, MakeScheduler schedule
   return std::make_unique<Simulation<S, H>>(std::move(part), rotation, layers, scheduler, hardware);
 }
 
+const ServingCosts& serving_of(const Deployed& its) {
+  return its.board ? its.board->serving : its.costs->serving;
+}
+
 auto decoding(Replay& replay, const Deployed& its, SchedulerLimits limits, Part part) {
   limits.lengths = its.costs->measured.has_value();
   return simulation<Scheduler, CostTables>(
@@ -218,7 +222,13 @@ std::vector<Result> dealt(Replay& replay, EndedCount& ended_count) {
 class Routed {
 public:
   Routed(Replay& replay, EndedCount& ended_count)
-      : replay_(replay), ended_count_(ended_count), router_(router_of(replay.fleet)), ends_(replay.copies()) {
+      : replay_(replay),
+        ended_count_(ended_count),
+        router_(router_of(replay.fleet)),
+        ends_(replay.copies()),
+        sent_(replay.workload.arrival.size()) {
+    if (replay.workload.mode == Mode::kClosed)
+      sent_ = std::min(sent_, static_cast<std::size_t>(replay.workload.concurrency));
     for (int i = 0; i < replay.copies(); ++i)
       sites_.push_back(
           site(replay, i,
@@ -227,10 +237,8 @@ public:
   }
 
   std::vector<Result> run() {
-    const std::size_t rows = replay_.workload.arrival.size();
-    if (closed()) refill(0);
     for (std::int64_t events = 0; !settled(); ++events) {
-      if (!closed() && next_ < rows && replay_.requests.arrival[next_] <= ends_.at()) {
+      if (next_ < sent_ && replay_.requests.arrival[next_] <= ends_.at()) {
         come(replay_.requests.arrival[next_]);
         continue;
       }
@@ -257,7 +265,6 @@ private:
     return {fleet.routing, std::move(instances), fleet.global};
   }
 
-  bool closed() const { return replay_.workload.mode == Mode::kClosed; }
   bool settled() const { return next_ == replay_.workload.arrival.size() && queue_.empty(); }
 
   Wanted wanted(Index row) const {
@@ -268,8 +275,6 @@ private:
   // The next request of the workload.
   void come(Ticks at) {
     const auto row = static_cast<Index>(next_++);
-    replay_.requests.arrival[row] = at;
-    ++in_system_;
     if (!queue_.empty() || !send(row, at)) queue_.push_back(row);
   }
 
@@ -282,7 +287,7 @@ private:
     Site& its = *sites_[static_cast<std::size_t>(chosen)];
     advance(its, at);  // whose next end is no earlier
     its.deliver(row, at);
-    left(chosen);  // it never fits
+    left(chosen, at);  // it never fits
     return true;
   }
 
@@ -295,25 +300,24 @@ private:
   // Advances an instance up to and including a moment, and sends what waits for requests that end by then.
   void go_on(int instance, Ticks until) {
     advance(*sites_[static_cast<std::size_t>(instance)], until + 1);
-    if (!left(instance)) return;
+    if (!left(instance, until)) return;
     while (!queue_.empty() && send(queue_.front(), until)) queue_.pop_front();
-    if (closed()) refill(until);
   }
 
-  // Whether a request has left an instance.
-  bool left(int instance) {
+  // Whether a request has left an instance. Closed, its client then sends its next one.
+  bool left(int instance, Ticks at) {
     Site& its = *sites_[static_cast<std::size_t>(instance)];
     ends_.set(instance, its.next_end());
     if (its.gone().empty()) return false;
     for (const Index row : its.gone()) router_.left(instance, wanted(row));
-    in_system_ -= static_cast<std::int64_t>(its.gone().size());
+    for (std::size_t i = 0; i < its.gone().size() && sent_ < replay_.workload.arrival.size(); ++i, ++sent_) {
+      auto& arrival = replay_.requests.arrival;
+      const Ticks out = serving_of(replay_.fleet.instances[static_cast<std::size_t>(instance)]).out;
+      arrival[sent_] = std::max(at + out, sent_ > 0 ? arrival[sent_ - 1] : 0);
+    }
     ended_count_.add(its.gone().size(), false);
     its.gone().clear();
     return true;
-  }
-
-  void refill(Ticks now) {
-    while (next_ < replay_.workload.arrival.size() && in_system_ < replay_.workload.concurrency) come(now);
   }
 
   Replay& replay_;
@@ -323,7 +327,7 @@ private:
   std::vector<std::unique_ptr<Site>> sites_;
   std::deque<Index> queue_;  // in front of the instances
   std::size_t next_ = 0;
-  std::int64_t in_system_ = 0;
+  std::size_t sent_;  // by clients: all at times of their own, or so many at once and as others end
 };
 
 }  // namespace

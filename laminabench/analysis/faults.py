@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from laminabench.analysis.attainment import limit_ticks
 from laminabench.analysis.distribution import distribution
-from laminabench.runs.summary import FaultCost, FaultsInAll, Struck
+from laminabench.runs.summary import FaultCost, FaultsInAll, InjectedFault
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.spec import TICKS_PER_S, Ticks, ticks
 from laminabench.util.live_progress import FaultEvent
@@ -83,7 +83,8 @@ def faults_of(
                 workers=list(fault.workers),
                 why=fault.why,
                 struck=[
-                    Struck(worker=each.workers[0], how=each.struck or "", at_s=each.at_s) for each in cause
+                    InjectedFault(worker=each.workers[0], how=each.struck or "", at_s=each.at_s)
+                    for each in cause
                 ],
                 noticed_s=fault.at_s,
                 detection_s=detection_s,

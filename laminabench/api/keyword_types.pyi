@@ -15,6 +15,7 @@ class ReplayKeywords(TypedDict, total=False):
     model: str | os.PathLike[str]
     backend: Literal["live", "modelled"]
     costs: str | os.PathLike[str]
+    attention_kernel: Mapping[str, float | str] | str | Sequence[str]
     network: str
     batches: int | Literal["auto"]
     min_batch: int
@@ -110,6 +111,7 @@ class CompareKeywords(TypedDict, total=False):
     instances: int
     router: str
     queue: Literal["each", "global"]
+    attention_kernel: Mapping[str, float | str] | str | Sequence[str]
     price: Mapping[str, float | str] | str | Sequence[str]
     power: Mapping[str, float | str] | str | Sequence[str]
     price_basis: Literal["purchase", "rent"]
@@ -146,6 +148,7 @@ class PlanKeywords(TypedDict, total=False):
     price: Mapping[str, float | str] | str | Sequence[str]
     power: Mapping[str, float | str] | str | Sequence[str]
     price_basis: Literal["purchase", "rent"]
+    attention_kernel: Mapping[str, float | str] | str | Sequence[str]
     offline: bool
     max_rows: int
     window: str | tuple[float | None, float | None]

@@ -8,7 +8,7 @@ from functools import partial
 
 import torch
 
-from lamina.model import Prefill, PromptRun, Some
+from lamina.model import Prefill, PromptRun, PromptTokens
 from lamina.model.prefill import CHUNK
 from lamina.serve import Engine
 from laminabench.bench.engine import Gemms
@@ -73,7 +73,7 @@ def run(rounds: int, watcher: Watcher = QUIET) -> Together:
 def _compute(prefill: Prefill, calls: Sequence[int], length: int) -> float:
     """Return the seconds of prompts of one length, with this many in each call."""
     tokens = torch.ones(length, dtype=torch.int64)
-    batches = [[Some(PromptRun(length), tokens) for _ in range(count)] for count in calls]
+    batches = [[PromptTokens(PromptRun(length), tokens) for _ in range(count)] for count in calls]
 
     def compute() -> None:
         for some in batches:

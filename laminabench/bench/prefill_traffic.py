@@ -13,7 +13,7 @@ import torch
 
 from lamina.cluster import fork_server, prefill_worker
 from lamina.convert import AttentionOp
-from lamina.model.prefill import CHUNK, Deliver, Passed, Some
+from lamina.model.prefill import CHUNK, Deliver, Passed, PromptTokens
 from lamina.operators import Attended
 
 
@@ -28,7 +28,7 @@ class MadeUpPrefill:
         self._kv = torch.zeros(vectors, CHUNK, first.kv_heads, first.head_dim, dtype=dtype)
         self._due_s = 0.0
 
-    def call(self, some: Sequence[Some], came: None, deliver: Deliver) -> Passed:  # noqa: ARG002
+    def call(self, some: Sequence[PromptTokens], came: None, deliver: Deliver) -> Passed:  # noqa: ARG002
         """Deliver every layer when it is due."""
         count = sum(len(one.tokens) for one in some)
         for op in self._attentions:

@@ -19,6 +19,7 @@ from laminabench.catalog.cost_terms import HostCost, Origin, coefficients
 from laminabench.catalog.costs import Borrowed, CostSet, ServerErrors
 from laminabench.catalog.entries import Table, from_path, packaged, pick
 from laminabench.catalog.hardware import GB, Device, devices_in
+from laminabench.catalog.kernels import with_kernels
 from laminabench.catalog.measured import Measured
 from laminabench.catalog.measured_tables import (
     BadNumberError,
@@ -32,6 +33,7 @@ from laminabench.catalog.measured_tables import (
 )
 from laminabench.catalog.models import BLOCKS, ModelShape
 from laminabench.catalog.network import Network, networks_in
+from laminabench.catalog.server_host import ServerHost
 from laminabench.util.atomic import replacing
 from laminabench.util.errors import UserError
 
@@ -79,25 +81,28 @@ def usual_costs(model: ModelShape, devices: frozenset[str] = frozenset()) -> str
     return DEFAULT_COSTS if newer else older.pop()
 
 
-def load_costs(name: str) -> CostSet:
-    """Return the cost set called `name`, or the one in the TOML file at that path."""
+def load_costs(name: str, kernels: Sequence[str] = ()) -> CostSet:
+    """Return the cost set called `name`, or the one in the TOML file at that path.
+
+    Decode attention is that of the kernels, each DEVICE=NAME, or of those that are usual on a device.
+    """
     path = Path(name)
     if path.suffix == ".toml":
-        return from_table(from_path(path), str(path))
+        return with_kernels(from_table(from_path(path), str(path)), kernels)
     known = {each: each for each in COST_SETS}
     packaged_name = pick(
         "cost set", name, known, hint="(or give the path of a .toml written by `costs import` or `calibrate`)"
     )
-    return _packaged_costs(packaged_name)
+    return _packaged_costs(packaged_name, tuple(kernels))
 
 
 @cache
-def _packaged_costs(name: str) -> CostSet:
+def _packaged_costs(name: str, kernels: tuple[str, ...]) -> CostSet:
     table, measured = packaged("costs", f"{name}.toml"), None
     if "index" in table.get("measured", {}):
         with resources.files(__package__).joinpath("data", "costs", f"{name}.npz").open("rb") as file:
             measured = read_arrays(file, table["measured"]["index"])
-    return from_table(table, name, measured)
+    return with_kernels(from_table(table, name, measured), kernels)
 
 
 def from_table(table: Table, where: str, arrays: Mapping[str, Any] | None = None) -> CostSet:
@@ -114,7 +119,7 @@ def from_table(table: Table, where: str, arrays: Mapping[str, Any] | None = None
                 for name, section in sections().items()
                 if name in table
             },
-            host=_cost(HostCost, table["host"], f"{where}.host") if "host" in table else assumed_host(),
+            host=_host(table["host"], f"{where}.host") if "host" in table else assumed_host(),
             borrowed=_borrowing(table["borrow"]) if "borrow" in table else assumed_borrowing(),
             measured=_measured(table.get("measured", {}), arrays or {}),
             server_errors=_server_errors(table),
@@ -153,6 +158,12 @@ def _measured(table: Table, arrays: Mapping[str, Any]) -> Measured:
     return Measured(**parts, graph_rows=table.get("graph_rows", 0), nearest=table.get("nearest", 0))
 
 
+def _host(row: Table, where: str) -> HostCost:
+    server = {each.toml for each in coefficients(ServerHost).values()}
+    server -= {each.toml for each in coefficients(HostCost).values()}
+    return _cost(ServerHost if server & row.keys() else HostCost, row, where)
+
+
 def assumed_host() -> HostCost:
     """Return the host cost that no measurement covers."""
     return _cost(HostCost, packaged("costs", "assumed.toml")["host"], "assumed.host")
@@ -178,7 +189,7 @@ def formula_lines(costs: CostSet, comment: str = "") -> list[str]:
         for key, term in sorted(getattr(costs, name).items()):
             lines += _section((name, *cost_keys.to_path(key)), section.cost, term)
     if costs.host != assumed_host():
-        lines += _section(("host",), HostCost, costs.host)
+        lines += _section(("host",), type(costs.host), costs.host)
     for device in costs.devices.values():
         lines += ["", f"[device.{device.name}]", *_device_lines(device)]
     for network in costs.networks.values():
@@ -224,7 +235,8 @@ def _cost(kind: type[Cost], row: Table, where: str) -> Cost:
             if coefficient.positive and number == 0:
                 raise UserError("costs-not-positive", f"cost set {path} is 0; it must be above 0")
             values[name] = number * coefficient.unit
-    return kind(**values, origin=_origin(row))
+    named = {"kernel": row["kernel"]} if "kernel" in row else {}
+    return kind(**values, **named, origin=_origin(row))
 
 
 def _number(value: Any, path: str, *, finite: bool = True) -> float:
@@ -248,7 +260,10 @@ def _borrowing(rows: Table) -> dict[str, Borrowed]:
 def _section(path: tuple[str, ...], kind: type[msgspec.Struct], cost: Any) -> list[str]:
     declared = coefficients(kind)
     names = sorted(declared, key=lambda name: declared[name].unit == 1)  # times first
+    names = [name for name in names if getattr(cost, name) or not declared[name].optional]
     values = {declared[name].toml: getattr(cost, name) / declared[name].unit for name in names}
+    if kernel := getattr(cost, "kernel", ""):
+        values["kernel"] = kernel
     return ["", f"[{'.'.join(path)}]", *_key_lines(values), *_origin_lines(cost.origin)]
 
 

@@ -6,6 +6,7 @@ carried over to a device that was not measured. Every one has an Origin.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_type_hints
@@ -14,18 +15,21 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from laminabench.catalog.hardware import Device
+from laminabench.catalog.hardware import Device, canonical_dtype
 from laminabench.catalog.models import DTYPE_BYTES
 
 Float64 = NDArray[np.float64]
-Kind = Literal["measured", "fitted", "published", "derived", "assumed", "ideal", "given"]
+Kind = Literal["measured", "fitted", "scaled", "published", "derived", "assumed", "ideal", "given"]
 
 US, NS, PS = 1e-6, 1e-9, 1e-12
 ACTIVATION_BYTES = 2  # activations travel and are stored in bf16, whatever the weights are in
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """Source of numbers: measured, fitted to that, published, derived, assumed, given, or a data sheet."""
+    """Source of numbers: measured, fitted to that, published, derived, assumed, given, or a data sheet.
+
+    Scaled is what was fitted on another device, and scaled to this one by its data sheet.
+    """
 
     kind: Kind
     source: str
@@ -43,6 +47,7 @@ class Coefficient(NamedTuple):
     role: Literal["time", "rate", "shape"]  # shorter on a faster device, higher there, or the same
     positive: bool = False
     finite: bool = True
+    optional: bool = False  # left out of files and tables where it is 0: the formula has no such part then
 
 
 @cache
@@ -59,6 +64,8 @@ Overhead = Annotated[float, Coefficient("overhead_us", US, "time")]
 Latency = Annotated[float, Coefficient("latency_us", US, "time")]
 PerQueryHead = Annotated[float, Coefficient("per_query_head_ns", NS, "time")]
 FlopsEfficiency = Annotated[float, Coefficient("flops_efficiency", 1, "rate", positive=True)]
+TileFlops = Annotated[float, Coefficient("flops_efficiency", 1, "rate", positive=True, optional=True)]
+TileRows = Annotated[float, Coefficient("tile_rows", 1, "shape", optional=True)]
 BandwidthEfficiency = Annotated[float, Coefficient("bandwidth_efficiency", 1, "rate", positive=True)]
 LinkEfficiency = Annotated[float, Coefficient("link_efficiency", 1, "rate", positive=True)]
 
@@ -104,8 +111,9 @@ def rounded_max(a: Float64, b: Float64, sharpness: float) -> Float64:
 class AttentionCost(msgspec.Struct, frozen=True):
     """Decode attention of one layer on one device.
 
-    t = overhead + per_query_head B h + (KV bytes / (efficiency bandwidth)) (1 + fill / (B kv_heads)).
-    The last factor is the bandwidth lost where requests times KV heads are too few to fill the device.
+    t = overhead + per_query_head B h + KV tokens x per_token (1 + fill / (B kv_heads)). A token takes the
+    longer of reading its K and V and of computing with them, in tiles of `tile_rows` query heads of a KV head
+    (0: reading alone counts). `fill` is what is lost where requests times KV heads do not fill the device.
     """
 
     overhead_s: Overhead
@@ -113,14 +121,29 @@ class AttentionCost(msgspec.Struct, frozen=True):
     bandwidth_efficiency: BandwidthEfficiency
     fill: Annotated[float, Coefficient("fill", 1, "shape")]
     origin: Origin
+    tile_rows: TileRows = 0.0
+    flops_efficiency: TileFlops = 0.0
+    kernel: str = ""  # a name of kernels.toml; else the one that the cost set measured
 
     def terms(
-        self, bandwidth: float, query_heads: int, kv_heads: int, kv_bytes_per_token: float
+        self, device: Device, query_heads: int, kv_heads: int, head_dim: int = 128, kv_dtype: str = "bf16"
     ) -> AttentionTerms:
-        per_token = kv_bytes_per_token / (self.bandwidth_efficiency * bandwidth)
+        kv_bytes = 2 * kv_heads * head_dim * DTYPE_BYTES[kv_dtype]
+        per_token = kv_bytes / (self.bandwidth_efficiency * device.bandwidth_bytes_per_s)
+        if self.tile_rows:
+            # Queries are in the KV's format where the device computes in that.
+            of = kv_dtype if canonical_dtype(kv_dtype) in device.flops else "bf16"
+            rows = padded_rows(-(-query_heads // kv_heads), self.tile_rows)
+            flops = 4 * kv_heads * head_dim * rows
+            per_token = max(per_token, flops / (self.flops_efficiency * device.flops_for(of)))
         return AttentionTerms(
             self.overhead_s, self.per_query_head_s * query_heads, per_token, per_token * self.fill / kv_heads
         )
+
+
+def padded_rows(rows: int, tile_rows: float) -> float:
+    """Return the rows that are computed: tiles are computed in full."""
+    return tile_rows * math.ceil(rows / tile_rows) if tile_rows else rows
 
 
 class AttentionTerms(NamedTuple):
@@ -263,19 +286,22 @@ class LatentCost(msgspec.Struct, frozen=True):
     """Decode attention over a latent KV (MLA, absorbed) of one layer on one device: the kernel alone.
 
     t = overhead + KV tokens x the longer of reading the latent and computing with it + queries and outputs.
-    All heads share one latent of `width`, of which the first `value_width` are also the values.
+    All heads share one latent of `width`, of which the first `value_width` are also the values; they are
+    computed in tiles of `tile_rows` (0: as many as there are).
     """
 
     overhead_s: Overhead
     bandwidth_efficiency: BandwidthEfficiency
     flops_efficiency: FlopsEfficiency
     origin: Origin
+    tile_rows: TileRows = 0.0
+    kernel: str = ""
 
     def per_token_s(
         self, device: Device, heads: int, kv_dtype: str, width: int = 576, value_width: int = 512
     ) -> float:
         memory = width * DTYPE_BYTES[kv_dtype] / (self.bandwidth_efficiency * device.bandwidth_bytes_per_s)
-        flops = 2 * heads * (width + value_width)
+        flops = 2 * padded_rows(heads, self.tile_rows) * (width + value_width)
         return max(memory, flops / (self.flops_efficiency * device.flops_for("bf16")))
 
     def terms(

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
+from msgspec import structs
 from numpy.typing import ArrayLike
 
 from laminabench.catalog.cost_keys import (
@@ -163,9 +164,8 @@ class CostSet(msgspec.Struct, frozen=True, kw_only=True):
         if of := model.latent:
             latent = self.latent_cost(device, model.kv_dtype)
             return latent.terms(device, heads, model.kv_dtype, of.width, of.kv_rank)
-        kv_bytes = 2 * kv_heads * model.head_dim * DTYPE_BYTES[model.kv_dtype]
         cost = self.attention_cost(device, model.head_dim, model.kv_dtype, window)
-        return cost.terms(device.bandwidth_bytes_per_s, heads, kv_heads, kv_bytes)
+        return cost.terms(device, heads, kv_heads, model.head_dim, model.kv_dtype)
 
     def attention_terms(self, model: ModelShape, device: Device, workers: int = 1) -> AttentionTerms:
         """Return the terms of all layers' attention, where no layer has a window."""
@@ -221,13 +221,15 @@ class CostSet(msgspec.Struct, frozen=True, kw_only=True):
         self, device: Device, head_dim: int = 128, kv_dtype: str = "bf16", window: int = 0
     ) -> AttentionCost:
         """Return the attention cost for this head size; unmeasured kinds are as heads of 128 in bf16."""
-        key = AttentionKey(self.measured_as(device), head_dim, canonical_dtype(kv_dtype), window)
+        name = self.source_of(self.attention, device)
+        key = AttentionKey(name, head_dim, canonical_dtype(kv_dtype), window)
         return self.attention_of.get(key) or self._term(self.attention, device, "decode attention")
 
     def prompt_attention_cost(
         self, device: Device, head_dim: int = 128, kv_dtype: str = "bf16", window: int = 0
     ) -> PromptAttentionCost:
-        key = AttentionKey(self.measured_as(device), head_dim, canonical_dtype(kv_dtype), window)
+        name = self.source_of(self.prompt_attention, device)
+        key = AttentionKey(name, head_dim, canonical_dtype(kv_dtype), window)
         return self.prompt_attention_of.get(key) or self._term(
             self.prompt_attention, device, "attention of prompts"
         )
@@ -245,17 +247,18 @@ class CostSet(msgspec.Struct, frozen=True, kw_only=True):
         return self._term(self.batched, device, "batched products")
 
     def allreduce_cost(self, device: Device, tp: int) -> AllReduceCost:
-        key = AllReduceKey(self.measured_as(device), tp)
+        key = AllReduceKey(self.source_of(self.allreduce, device), tp)
         return self._next_larger(self.allreduce, key, "all-reduce")
 
     def collective_cost(self, device: Device, op: str, degree: int) -> CollectiveCost:
         """Return the cost of all_gather, reduce_scatter or alltoall over devices of a node."""
-        key = CollectiveKey(self.measured_as(device), op, degree)
+        key = CollectiveKey(self.source_of(self.collectives, device), op, degree)
         return self._next_larger(self.collectives, key, op)
 
     def dispatch_cost(self, device: Device, op: str, nodes: int = 1) -> DispatchCost:
         """Return the cost of `dispatch` or `combine` over the devices of some nodes."""
-        return self._next_larger(self.dispatch, DispatchKey(self.measured_as(device), op, nodes), op)
+        name = self.source_of(self.dispatch, device)
+        return self._next_larger(self.dispatch, DispatchKey(name, op, nodes), op)
 
     def as_measured(self, device: Device) -> Device:
         """Return the catalogue's device of this name, as measured; `device` may be a faster variant."""
@@ -297,18 +300,39 @@ class CostSet(msgspec.Struct, frozen=True, kw_only=True):
                 f"{device.name} is a board: its times are computed from the parameters that `laminabench "
                 f"hardware boards {device.board}` lists, and no cost set has coefficients for it",
             )
-        if device.name in self.attention:
-            return device.name
-        if device.name in self.borrowed and self.borrowed[device.name].device in self.attention:
-            return self.borrowed[device.name].device
-        if ANY in self.attention:
-            return ANY
-        known = sorted(self.attention)
+        lender = self._lender(device)
+        measured = {key.device for key in self.gemm}
+        for name in (device.name, lender, ANY):
+            if name in measured:
+                return name
+        known = sorted(measured)
         raise UserError(
             "costs-no-coefficients",
             f"cost set {self.name} has no coefficients for {device.name}; it has {', '.join(known)}, "
             "and --costs roofline has every device",
         )
+
+    def borrows(self, device: Device, term: object) -> Borrowed | None:
+        """Return what this term of the device is borrowed from; None if it is its own."""
+        lender = self.borrowed.get(device.name)
+        tables = (table for table in structs.asdict(self).values() if isinstance(table, Mapping))
+        lent = (
+            of is term
+            for table in tables
+            for key, of in table.items()
+            if lender and _device_of(key) == lender.device
+        )
+        return lender if any(lent) else None
+
+    def _lender(self, device: Device) -> str:
+        lender = self.borrowed.get(device.name)
+        return lender.device if lender else ""
+
+    def source_of(self, table: Mapping[Any, Any], device: Device) -> str:
+        """Return the device whose terms in a table apply: its own, the one it borrows from, or any."""
+        measured_as, devices = self.measured_as(device), set(map(_device_of, table))
+        names = (device.name, self._lender(device), ANY)
+        return next((name for name in names if name in devices), measured_as)
 
     @property
     def held_against(self) -> str:
@@ -358,7 +382,7 @@ class CostSet(msgspec.Struct, frozen=True, kw_only=True):
         return self.measured.operators.get(OperatorKey(device.name, name, width))
 
     def _term(self, table: Mapping[str, Term], device: Device, what: str) -> Term:
-        name = self.measured_as(device)
+        name = self.source_of(table, device)
         if name not in table:
             raise UserError(
                 "costs-no-coefficients", f"cost set {self.name} has no coefficients of {what} for {name}"
@@ -369,10 +393,11 @@ class CostSet(msgspec.Struct, frozen=True, kw_only=True):
         return self._keyed(self.gemm, device, dtype, f"{dtype} GEMMs")
 
     def _keyed(self, table: Mapping[DtypeKey, Term], device: Device, dtype: str, what: str) -> Term:
-        name = self.measured_as(device)
-        for key in (DtypeKey(name, canonical_dtype(dtype)), DtypeKey(name, ANY)):
-            if key in table:
-                return table[key]
+        name, own = self.measured_as(device), canonical_dtype(dtype)
+        for of in dict.fromkeys((device.name, self._lender(device), name)):
+            for key in (DtypeKey(of, own), DtypeKey(of, ANY)):
+                if key in table:
+                    return table[key]
         known = ", ".join(sorted(key.dtype for key in table if key.device == name)) or "none"
         raise UserError(
             "costs-no-coefficients",
@@ -387,6 +412,10 @@ class CostSet(msgspec.Struct, frozen=True, kw_only=True):
                 "costs-no-coefficients", f"cost set {self.name} has no coefficients of {what} for {key[0]}"
             )
         return sizes[min((size for size in sizes if size >= key[-1]), default=max(sizes))]
+
+
+def _device_of(key: str | tuple[Any, ...]) -> str:
+    return key if isinstance(key, str) else str(key[0])
 
 
 @lru_cache(maxsize=64)

@@ -24,6 +24,7 @@ class Traits(TypedDict, total=False):
     tied_embeddings: bool
     output_bias: bool
     sinks: bool
+    router_dtype: str
 
 
 # By transformers' names: these can be read from a config.json and written as one.
@@ -38,7 +39,7 @@ FAMILIES: Mapping[str, Traits] = {
     "gpt_oss": {"qkv_bias": True, "output_bias": True, "sinks": True},
     "llama4_text": {},
     "glm4_moe": {"qkv_bias": True},
-    "minimax_m2": {"qk_norm": True, "qk_norm_over_heads": True},
+    "minimax_m2": {"qk_norm": True, "qk_norm_over_heads": True, "router_dtype": "fp32"},
     "deepseek_v2": {},
     "deepseek_v3": {},
 }
@@ -80,3 +81,9 @@ def released_models() -> Mapping[str, ModelShape]:
         for name, shape in load_models().items()
         if rows[name]["family"] not in UNRELEASED and not rows[name]["source"].startswith("made up")
     }
+
+
+def same_sizes(called: str, source: str) -> bool:
+    """Return whether a catalogue's source is of this model, or of the one that it was trained on from."""
+    name = source.rsplit(" ", 1)[-1]
+    return source.endswith(called) or ("/" in name and called.startswith(f"{name}-"))

@@ -19,12 +19,12 @@ Priced = TypeVar("Priced", bound=msgspec.Struct)
 
 def gemms_faster(costs: CostSet, device: Device, times: float) -> CostSet:
     """Make matrix products faster, those of experts too."""
-    stands_for, own = costs.measured_as(device), device.name
+    own = device.name
     measured = costs.measured
     return replace(
         costs,
-        gemm=_of(costs.gemm, stands_for, times),
-        experts=_of(costs.experts, stands_for, times),
+        gemm=_of(costs.gemm, costs.source_of(costs.gemm, device), times),
+        experts=_of(costs.experts, costs.source_of(costs.experts, device), times),
         measured=replace(
             measured,
             gemm=_of(measured.gemm, own, times),
@@ -35,7 +35,7 @@ def gemms_faster(costs: CostSet, device: Device, times: float) -> CostSet:
 
 def attention_faster(costs: CostSet, device: Device, times: float) -> CostSet:
     """Make decode attention faster, with any kind of KV."""
-    stands_for, own = costs.measured_as(device), device.name
+    own, stands_for = device.name, costs.source_of(costs.attention, device)
     measured = costs.measured
     grids = {
         key: _grids(grid, times) if key.device == own else grid for key, grid in measured.attention.items()
@@ -44,7 +44,7 @@ def attention_faster(costs: CostSet, device: Device, times: float) -> CostSet:
         costs,
         attention=_of(costs.attention, stands_for, times),
         attention_of=_of(costs.attention_of, stands_for, times),
-        latent=_of(costs.latent, stands_for, times),
+        latent=_of(costs.latent, costs.source_of(costs.latent, device), times),
         measured=replace(
             measured,
             attention=grids,

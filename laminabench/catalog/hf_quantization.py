@@ -53,7 +53,7 @@ def read_quantization(
         return Quantized(form, None, kv)
     if all(unquantized.values()):
         return Quantized(None, None, kv)
-    quantized = [part for part, is_kept in unquantized.items() if not is_kept]
+    quantized = [part for part, is_unquantized in unquantized.items() if not is_unquantized]
     if quantized != ["experts"]:
         refuse(KEY, f"quantizes {', '.join(quantized)} alone; modelled are experts alone, or all matrices")
     return Quantized(None, form, kv)

@@ -52,6 +52,7 @@ class Product(NamedTuple):
     place: Place  # before attention, after it, or in the feed-forward part
     dtype: str
     heads: int = 0  # of a batched one: a product of its own for each of so many heads
+    computed_in: str = ""  # another type than the weights'
 
     @property
     def elements(self) -> int:
@@ -95,6 +96,7 @@ class ModelShape:
     source: str = ""
     output_bias: bool = False  # of attention's output, too (gpt-oss, whose experts have biases as well)
     sinks: bool = False  # a learned logit a head, which costs nothing
+    router_dtype: str = ""  # that experts' routers compute in, fp32 or tf32, whatever their weights are in
     experts: Experts | None = None
     latent: Latent | None = None
     window: Window | None = None
@@ -308,7 +310,8 @@ class ModelShape:
             products += feed(self.intermediate, dense, *names)
         if self.experts:
             router = Gemm("router", self.experts.count, self.hidden)
-            products.append(Product(router, self.expert_layers, "feed", self.rest_dtype))
+            kind = self.rest_dtype
+            products.append(Product(router, self.expert_layers, "feed", kind, computed_in=self.router_dtype))
             if shared := self.experts.shared:
                 products += feed(shared, self.expert_layers, "shared_gate_up", "shared_down")
         return tuple(products)
@@ -462,6 +465,7 @@ class ModelShape:
             "relative_positions",
             "output_bias",
             "sinks",
+            "router_dtype",
             "experts",
             "latent",
             "window",

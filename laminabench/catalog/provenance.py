@@ -6,16 +6,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import msgspec
-
 from laminabench.catalog.cost_keys import GemmKey
-from laminabench.catalog.cost_terms import DISPATCH_BYTES, Origin
+from laminabench.catalog.cost_terms import DISPATCH_BYTES, Origin, coefficients
 from laminabench.catalog.costs import CostSet, curves_of
 from laminabench.catalog.entries import Table
 from laminabench.catalog.hardware import Device, canonical_dtype
 from laminabench.catalog.layout import Layout, Split, layout_of
 from laminabench.catalog.measured import AttentionGrids, AttentionLines, Curve
-from laminabench.catalog.models import ModelShape, Side
+from laminabench.catalog.models import ModelShape, Product, Side
+from laminabench.catalog.routers import ROUTER_ORIGIN
 
 
 def provenance(
@@ -46,11 +45,10 @@ def provenance(
         ("elementwise", costs.elementwise_cost(device)),
         ("host", costs.host),
     ]
-    borrowed = costs.borrowed.get(device.name)
     rows = []
     for name, term in terms:
         row = _provenance_row(costs, name, term)
-        if name != "host" and borrowed and costs.measured_as(device) == borrowed.device:
+        if borrowed := costs.borrows(device, term):
             row["kind"] = "assumed"
             row["borrowed_from"] = borrowed.device
             row["reason"] = borrowed.reason
@@ -84,7 +82,7 @@ def step_sources(
     tp = layout_of(split).tp
     products = model.attention_products(tp) if side == "attention" else model.products(split)
     priced = [each for each in products if not each.heads and (side != "feed" or each.place == "feed")]
-    gemms = [(each.gemm, each.dtype) for each in priced]
+    gemms = [(each.gemm, each.dtype) for each in priced if not each.computed_in]
     if side != "attention":
         gemms.append((model.lm_head_gemm(tp), model.rest_dtype))
     rows = [
@@ -96,6 +94,9 @@ def step_sources(
         )
         for gemm, dtype in gemms
     ]
+    for each in priced:
+        if each.computed_in:
+            rows.append(_router_row(costs, each))
     if costs.measured.nearest and curves_of(costs, device.name, canonical_dtype(model.dtype)):
         for row in rows:
             row["priced_by"] = row["priced_by"].replace("formula", "formula, nearest")
@@ -127,6 +128,20 @@ def attention_sources(costs: CostSet, model: ModelShape, device: Device, workers
     ]
 
 
+def _router_row(costs: CostSet, product: Product) -> Table:
+    """Return the row of a router that computes in a type of its own."""
+    gemm, origin = product.gemm, ROUTER_ORIGIN
+    return {
+        "term": f"{gemm.name} {gemm.n}x{gemm.k} in {product.computed_in}",
+        "set": costs.name,
+        "kind": origin.kind,
+        "priced_by": "measurements",
+        "source": origin.source,
+        "samples": 0,
+        "errors_percent": {},
+    }
+
+
 def _source(
     costs: CostSet,
     term: str,
@@ -153,8 +168,10 @@ def host_provenance(costs: CostSet) -> Table:
 
 
 def _provenance_row(costs: CostSet, name: str, term: Any) -> Table:
-    coefficients = msgspec.structs.asdict(term)
-    del coefficients["origin"]
+    declared = coefficients(type(term))
+    values = {name: getattr(term, name) for name in declared}
+    values = {name: value for name, value in values.items() if value or not declared[name].optional}
+    kernel = getattr(term, "kernel", "")
     origin: Origin = term.origin
     return {
         "term": name,
@@ -165,5 +182,6 @@ def _provenance_row(costs: CostSet, name: str, term: Any) -> Table:
         "samples": origin.samples,
         "errors_percent": dict(origin.errors),
         **({"unstable": True} if origin.unstable else {}),
-        "coefficients": coefficients,
+        **({"kernel": kernel} if kernel else {}),
+        "coefficients": values,
     }

@@ -15,6 +15,7 @@ from laminabench.catalog.costs import CostSet
 from laminabench.catalog.hardware import Device
 from laminabench.catalog.layout import Layout, Split, layout_of
 from laminabench.catalog.models import ModelShape, Place, Product
+from laminabench.catalog.routers import router_seconds
 from laminabench.catalog.routing import skewed, uniform
 from laminabench.util.errors import UserError
 
@@ -138,6 +139,8 @@ def beside_seconds(products: Iterable[Priced], rows: Float64, experts: Float64) 
 
 def _product_seconds(costs: CostSet, device: Device, product: Product, rows: Float64) -> Float64:
     gemm = product.gemm
+    if product.computed_in:
+        return router_seconds(product.computed_in, rows, gemm.n, gemm.k)
     if product.heads:
         return costs.batched_cost(device).seconds(device, product.heads, rows, gemm.n, gemm.k)
     return costs.gemm_seconds(device, rows, gemm.n, gemm.k, product.dtype)

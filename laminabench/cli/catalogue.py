@@ -235,8 +235,11 @@ def eras(out: Output) -> None:
 @option("--tp", click.IntRange(min=1), "Tensor-parallel degree.", 2)
 @option("--dtype", None, None, "bf16")
 @option("--model", None, "Also the source of each matrix's, operator's and attention's time of this model.")
+@option("--attention-kernel kernels", None, "A device's kernel, as for replay: h20=fa3-64.", multiple=True)
 @reporting
-def show_costs(name: str, device_name: str, tp: int, dtype: str, model: str | None, out: Output) -> None:
+def show_costs(
+    name: str, device_name: str, tp: int, dtype: str, model: str | None, kernels: tuple[str, ...], out: Output
+) -> None:
     """Show every coefficient of a set (NAME or a TOML file) for one device: value, kind, source, error."""
     from laminabench.catalog.cost_file import load_costs
     from laminabench.catalog.costs import known_devices
@@ -244,7 +247,7 @@ def show_costs(name: str, device_name: str, tp: int, dtype: str, model: str | No
     from laminabench.catalog.hardware import device
     from laminabench.catalog.provenance import attention_sources, provenance, step_sources
 
-    costs = load_costs(name)
+    costs = load_costs(name, kernels)
     on = device(device_name, known_devices([costs]))
     facts: Table = {"set": name, "device": device_name}
     if model is not None:

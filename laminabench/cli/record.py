@@ -31,6 +31,7 @@ def set_up_options(command: Callable[..., Any]) -> Callable[..., Any]:
         option("--max-num-seqs", COUNT, "The server's limit of requests at once."),
         option("--max-batched-tokens", COUNT, "The server's limit of tokens per iteration."),
         option("--kv-tokens", COUNT, "The server's KV capacity; default: what fits."),
+        option("--host", None, "The server's host, as of replays: vllm-0.19; default: the cost set's."),
         click.option(
             "--prefix-caching/--no-prefix-caching",
             default=None,

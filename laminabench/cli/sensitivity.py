@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from laminabench.cli.flags import GroupedCommand, changed, price_options, trace_options, with_fields
+from laminabench.cli.flags import GroupedCommand, changed, trace_options, with_fields
 from laminabench.cli.options import COUNT, FILE, option
 from laminabench.cli.output import Output, reporting
 from laminabench.requests.compare import CompareRequest
@@ -17,6 +17,7 @@ from laminabench.util.errors import UserError
 
 # Fields that this request shares with a comparison of many systems.
 _SHARED = ("systems", "deployments", "max_num_seqs", "network", "hosts", "host_async", "equal_cost")
+_OF_REPLAY = ("price", "power", "price_basis", "attention_kernel")
 
 
 @click.command(cls=GroupedCommand)
@@ -25,7 +26,7 @@ _SHARED = ("systems", "deployments", "max_num_seqs", "network", "hosts", "host_a
 @option("--costs", None, "Cost set; default: the era's, or as for replay.")
 @option("--era", None, "An era of vllm from `laminabench costs eras`, at the low end of its host.")
 @functools.partial(with_fields, names=_SHARED, kind=CompareRequest)
-@price_options
+@functools.partial(with_fields, names=_OF_REPLAY)
 @option("--jobs", COUNT, "Processes at once; default: one per core.")
 @option("--plot", FILE, "Figure of a tornado: .png, .svg or .pdf.")
 @option("-o --out target", FILE, "CSV file of both ends of every range.")
@@ -72,7 +73,7 @@ def sensitivity(
     request = CompareRequest(
         costs=(flags["costs"],) if flags["costs"] else (),
         eras=(flags["era"],) if flags["era"] else (),
-        replay=ReplayRequest(**{name: flags[name] for name in ("price", "power", "price_basis")}),
+        replay=ReplayRequest(**{name: flags[name] for name in _OF_REPLAY}),
         **{name: flags[name] for name in _SHARED},
     )
     spec, costs = resolve_pair(request, model)

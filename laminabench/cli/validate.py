@@ -66,6 +66,8 @@ TWINS = {
     help="A live replay here and its modelled twin; repeatable; default: of llama-mini.",
 )
 @option("--rounds", click.IntRange(1, 1000), "Rounds of all twins.", 3)
+@option("--rows", FILE, "Of `serving`: loads of a CSV with the columns of aiconfigurator's sample instead.")
+@option("--fit-on", None, "Of `serving`: fit hosts to this device's loads, and judge the others: b200.")
 @option("--save", FILE, "File of your recording's numbers (.toml).")
 @option("-o --out --output folder", PATH, "Folder for validation.json and the pictures.")
 @option("--against", FILE, "Exit code 1 where a mean is over 0.5 points worse than in this validation.json.")
@@ -76,6 +78,8 @@ def validate(
     costs: str | None,
     twins: tuple[str, ...],
     rounds: int,
+    rows: Path | None,
+    fit_on: str | None,
     save: Path | None,
     folder: Path | None,
     against: Path | None,
@@ -88,6 +92,7 @@ def validate(
     laminabench validate
     laminabench validate recorded -o results/validation
     laminabench validate serving --costs vllm-0.24
+    laminabench validate serving --rows loads.csv --json
     laminabench validate all -o mine
     laminabench validate emulated
     laminabench calibrate -o here.toml && laminabench validate twin --costs here.toml
@@ -95,13 +100,15 @@ def validate(
     """
     from laminabench.render.sheets.validate import moved_sheet, sheets_of
     from laminabench.render.terminal import print_sheet
-    from laminabench.workflows.validate import emulated, gate, published, recorded, serving, twin
+    from laminabench.workflows.validate import emulated, gate, judges, published, recorded, serving, twin
     from laminabench.workflows.validate.recording import names, packaged_recording
     from laminabench.workflows.validate.stored import validation_of
 
     if own is None and (save or any(value is not None for value in settings.values())):
         raise click.UsageError("--save and what your recording was set up with go with --recorded")
-    saved = None if against is None else gate.read_kept(against)
+    if rows is not None or fit_on is not None:
+        kinds = (*kinds, "serving")
+    saved = None if against is None else gate.read_stored(against)
     chosen = set((*KINDS, "twin", "emulated") if "all" in kinds else kinds or (() if own or twins else KINDS))
     live = _twins(twins, costs, rounds, folder, out) if twins or "twin" in chosen else []
     agreed = emulated.agreements(_emulated(), out) if "emulated" in chosen else []
@@ -112,18 +119,25 @@ def validate(
     # This machine's set lacks the devices of the other kinds.
     elsewhere = None if live else costs
     judged = recorded.judged(recordings, elsewhere)
-    rows = published.rows(elsewhere) if "published" in chosen else []
-    served = _served(elsewhere, out) if "serving" in chosen else []
+    printed = published.rows(elsewhere) if "published" in chosen else []
+    served = _served(elsewhere, rows, out) if "serving" in chosen else []
     if judged:
         result["recorded"] = [each.describe() for each in judged]
-    if rows:
-        result["published"] = [row.describe() for row in rows]
-        result["published_mean_error_percent"] = published.mean_error(rows)
+    if printed:
+        result["published"] = [row.describe() for row in printed]
+        result["published_mean_error_percent"] = published.mean_error(printed)
     if served:
         result["serving"] = {
             "groups": [group.describe() for group in serving.grouped(served)],
+            "standings": [each.describe() for each in judges.standings(served)],
             "points": [each.describe() for each in served],
         }
+    if fit_on is not None:
+        from laminabench.workflows.validate.refit import refit
+
+        with out.progress("fitting", unit="loads"):
+            again = refit([each.point for each in served], fit_on, elsewhere)
+        result["serving"]["refit"] = again.describe()
     if live:
         result["twin"] = [each.describe() for each in live]
         result["twin_same_order"] = twin.same_order(live)
@@ -147,12 +161,14 @@ def validate(
         )
 
 
-def _served(costs: str | None, out: Output) -> list[Judged]:
-    """Predict every measured load on all cores."""
+def _served(costs: str | None, rows: Path | None, out: Output) -> list[Judged]:
+    """Predict every measured load, or those of a file, on all cores."""
     from laminabench.workflows.validate.serving import judged, points
+    from laminabench.workflows.validate.serving_rows import read_rows
 
+    loads = points() if rows is None else read_rows(rows)
     with out.progress("predicting", unit="loads") as progress:
-        return judged(points(), costs, progress)
+        return judged(loads, costs, progress)
 
 
 def _twins(
@@ -244,7 +260,8 @@ def _keep(folder: Path, result: dict[str, Any], judged: Any, served: Sequence[Ju
     folder.mkdir(parents=True, exist_ok=True)
     with replacing(folder / VALIDATION.file) as temporary:
         # The results of each load are only in --json.
-        saved = {**result, **({"serving": {"groups": result["serving"]["groups"]}} if served else {})}
+        served_groups = {name: rows for name, rows in result.get("serving", {}).items() if name != "points"}
+        saved = {**result, **({"serving": served_groups} if served else {})}
         command = command_line(["laminabench", *sys.argv[1:]])
         temporary.write_text(json.dumps(marked(saved, command), indent=1) + "\n", encoding="utf-8")
     validation = validation_of(result)

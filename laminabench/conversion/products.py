@@ -46,7 +46,7 @@ def products_of(parts: Iterable[PartFacts]) -> list[PartProducts]:
                 "weight_bytes": sum(product["weight_bytes"] for product in products),
             }
         )
-    _tell_apart([product for part in described for product in part["products"]])
+    _make_unique([product for part in described for product in part["products"]])
     return described
 
 
@@ -88,7 +88,7 @@ def _product(one: InstructionFacts) -> Product:
     }
 
 
-def _tell_apart(products: list[Product]) -> None:
+def _make_unique(products: list[Product]) -> None:
     """Lengthen equal names: GPT-2 calls two weights of a layer c_proj."""
     often = Counter(product["name"] for product in products)
     for product in products:

@@ -12,7 +12,7 @@ import pandas as pd
 from laminabench.sim.outcome import Outcome
 from laminabench.systems.modelled.setup import Setup
 from laminabench.traces.table import Trace, TraceMeta, make_trace
-from laminabench.workflows.compare.spec import longest_held, without_longer
+from laminabench.workflows.compare.spec import longest_fitting, without_longer
 from laminabench.workflows.replay import Workload, replay
 
 # Tokens that every request of one length makes: enough for a mean step, few enough that its context stays.
@@ -47,7 +47,7 @@ def one_batch(system: str, setup: Setup, context: int, batch: int) -> tuple[Outc
 
 def fitting_all(trace: Trace, setups: Iterable[tuple[str, Setup]]) -> Trace:
     """Return the trace without requests that would not fit one of the systems."""
-    return without_longer(trace, min(longest_held(system, setup) for system, setup in setups))
+    return without_longer(trace, min(longest_fitting(system, setup) for system, setup in setups))
 
 
 def throughput(trace: Trace, system: str, setup: Setup) -> float:

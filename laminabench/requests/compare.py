@@ -57,6 +57,7 @@ class CompareRequest(
             "instances",
             "router",
             "queue",
+            "attention_kernel",
         ),
         *("price", "power", "price_basis", *GROUPS[CUTS]),
     )

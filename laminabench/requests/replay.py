@@ -115,6 +115,16 @@ class ReplayRequest(Request, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             reach="files",
         ),
     ] = None
+    attention_kernel: Annotated[
+        tuple[str, ...],
+        hardware_option(
+            "Repeatable: a device's kernel of decode attention: fa3-128, fa3-64, flashinfer, hpc-ops, for "
+            "MLA flashmla. The cost set's, on h20 flashinfer and flashmla, by default.",
+            (MODELLED, EMULATED),
+            metavar="DEVICE=NAME",
+            reach="nothing",
+        ),
+    ] = ()
     network: Annotated[
         str | None,
         hardware_option(
@@ -181,8 +191,8 @@ class ReplayRequest(Request, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     host: Annotated[
         str | None,
         hardware_option(
-            "Host time of an iteration and, after a comma, of each request: 5ms or 2ms,20us; the cost set's "
-            "by default.",
+            "Host time of an iteration and each request, 5ms or 2ms,20us; or vllm-0.18, that server's with "
+            "its front end; keys: in, serial, out, launch, gap, async=on, factor. Default: the cost set's.",
             (MODELLED,),
             reach="nothing",
         ),

@@ -255,7 +255,7 @@ class Schedule(Facts, frozen=True, kw_only=True):
     bubbles: dict[str, float | None]
 
 
-class Struck(Facts, frozen=True, kw_only=True):
+class InjectedFault(Facts, frozen=True, kw_only=True):
     """A worker that the replay itself killed or stopped."""
 
     worker: str
@@ -268,7 +268,7 @@ class FaultCost(Facts, frozen=True, kw_only=True):
 
     workers: list[str]
     why: str
-    struck: list[Struck]
+    struck: list[InjectedFault]
     noticed_s: float
     detection_s: Number
     recovery_s: float

@@ -80,6 +80,20 @@ class HostTiming(Protocol):
     def host_async(self) -> bool: ...
     @property
     def recompute_per_token(self) -> float: ...
+    @property
+    def server(self) -> ServerTiming: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ServerTiming:
+    """Seconds of a server's front end, and of launching iterations that are in no graph."""
+
+    request_in: float = 0.0
+    request_serial: float = 0.0
+    out: float = 0.0
+    gap_per_request: float = 0.0  # of the host, between iterations although it works behind the devices
+    launch: float = 0.0
+    graph_rows: int = 0  # of iterations with prompts, those with more rows are in no graph
 
 
 def serving_costs(timing: HostTiming) -> _sim.ServingCosts:
@@ -89,6 +103,13 @@ def serving_costs(timing: HostTiming) -> _sim.ServingCosts:
     serving.host_per_request = timing.host_per_request * TICKS_PER_S
     serving.host_async = timing.host_async
     serving.recompute_per_token = timing.recompute_per_token * TICKS_PER_S
+    server = timing.server
+    serving.request_in = int(ticks(server.request_in))
+    serving.request_serial = int(ticks(server.request_serial))
+    serving.out = int(ticks(server.out))
+    serving.gap_per_request = server.gap_per_request * TICKS_PER_S
+    serving.launch = int(ticks(server.launch))
+    serving.graph_rows = server.graph_rows
     return serving
 
 
@@ -133,6 +154,7 @@ class Timing:
     host_fixed: float = 0.0
     host_per_request: float = 0.0
     host_async: bool = False
+    server: ServerTiming = ServerTiming()
     recompute_per_token: float = 0.0
     prompts: PromptTiming | None = None
     # Layers whose tokens look at no more than so many: what they add to all layers' average, as the others'.
@@ -187,7 +209,7 @@ class Timing:
     def check(self) -> None:
         """Raise a UserError if a time is no time: a coefficient somewhere is wrong."""
         times = {each.name: getattr(self, each.name) for each in fields(self)}
-        del times["device_tokens"], times["window"], times["measured"]
+        del times["device_tokens"], times["window"], times["measured"], times["server"]
         if prompts := times.pop("prompts"):
             times |= {f"prompts' {each.name}": getattr(prompts, each.name) for each in fields(prompts)}
         for name, time in times.items():

@@ -58,10 +58,10 @@ def reused_tokens(trace: Trace) -> Int64 | None:
     lengths = blocks.lengths()
     _, first, member = np.unique(blocks.ids, return_index=True, return_inverse=True)
     row_starts = np.repeat(blocks.offsets[:-1], lengths)
-    seen_before = first[member] < row_starts
+    repeated = first[member] < row_starts
     # Leading run of seen blocks: where the first unseen one stands, or the whole row.
     place = np.arange(len(blocks.ids)) - row_starts
-    stop = np.where(seen_before, np.iinfo(np.int64).max, place)
+    stop = np.where(repeated, np.iinfo(np.int64).max, place)
     leading = lengths.copy()
     filled = np.flatnonzero(lengths)
     if len(filled):

@@ -42,7 +42,10 @@ OF_DEPLOYMENT = (
 )
 
 
-SERVING = ("host_fixed", "host_per_request", "host_async", "recompute_per_token")
+SERVING = (
+    *("host_fixed", "host_per_request", "host_async", "gap_per_request", "recompute_per_token"),
+    *("request_in", "request_serial", "out", "graph_rows", "launch"),
+)
 LINK = ("latency", "per_token", "window", "windowed_per_token")
 LIMITS = (
     "batches",
@@ -118,7 +121,9 @@ def flat_costs(most: int, **given: Any) -> dict[str, Any]:
         "paged_per_token": 0.0,
         "host_fixed": 0,
         "host_per_request": 0.0,
+        "gap_per_request": 0.0,
         "recompute_per_token": 0.0,
+        **dict.fromkeys(("request_in", "request_serial", "out", "graph_rows", "launch"), 0),
         **given,
     }
     for name in TABLES:

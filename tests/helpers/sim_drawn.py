@@ -49,20 +49,33 @@ def costs(draw: st.DrawFn, most: int) -> dict[str, Any]:
         per_token = np.where(sizes % 2 == 0, draw(rates), draw(rates)).astype(np.float64)
         window, per_pair = draw(st.integers(1, 40)), draw(rates)
         chosen["windowed"] = {"window": window, "per_token": per_token, "per_pair": per_pair}
-    return chosen | {
-        "attention_per_token": np.where(sizes % 2 == 0, draw(rates), draw(rates)).astype(np.float64),
-        "combine": draw(st.integers(0, 5)),
-        "stream_chunks": draw(st.integers(1, 4)),
-        "stream_by_request": draw(st.booleans()),
-        "chunk_overhead": draw(st.integers(0, 5)),
-        "host_async": draw(st.booleans()),
-        "transfer_latency": latency,
-        "device_tokens": draw(st.one_of(st.just(2**62), st.integers(0, 200))),
-        "paged_per_token": draw(rates),
-        "host_fixed": draw(st.integers(0, 50)),
-        "host_per_request": draw(rates),
-        "recompute_per_token": draw(rates),
-    }
+    return (
+        chosen
+        | {
+            "attention_per_token": np.where(sizes % 2 == 0, draw(rates), draw(rates)).astype(np.float64),
+            "combine": draw(st.integers(0, 5)),
+            "stream_chunks": draw(st.integers(1, 4)),
+            "stream_by_request": draw(st.booleans()),
+            "chunk_overhead": draw(st.integers(0, 5)),
+            "host_async": draw(st.booleans()),
+            "transfer_latency": latency,
+            "device_tokens": draw(st.one_of(st.just(2**62), st.integers(0, 200))),
+            "paged_per_token": draw(rates),
+            "host_fixed": draw(st.integers(0, 50)),
+            "host_per_request": draw(rates),
+            "gap_per_request": draw(rates),
+            "recompute_per_token": draw(rates),
+        }
+        | (draw(front_ends()) if draw(st.booleans()) else {})
+    )
+
+
+@st.composite
+def front_ends(draw: st.DrawFn) -> dict[str, int]:
+    """Draw what a server takes before and after its iterations, and launches of those outside graphs."""
+    some = st.one_of(st.just(0), st.integers(0, 30), st.integers(0, 500))
+    names = ("request_in", "request_serial", "out", "launch")
+    return {name: draw(some) for name in names} | {"graph_rows": draw(st.integers(0, 30))}
 
 
 @st.composite

@@ -26,6 +26,14 @@ class Receiving(Cluster):
         self.received: list[int] = []
         self.lost: list[Request] = []
 
+    def coming(self) -> float:
+        return self.to_come[0].at if self.to_come else math.inf  # it has passed a front end before
+
+    def arrive(self) -> None:
+        free = self.front_end_free
+        super().arrive()
+        self.front_end_free = free
+
     def admitted(self, request: Request) -> None:
         request.here = False
         if request.made:  # KV lost here is recomputed here, from its batch's next boundary on
@@ -135,7 +143,7 @@ class Pooled:
             start = batch.end - batch.lasted
             self.decoding.prompt_end[r.row] = batch.end
             if self.pulled and self.outputs[r.row] == 1:
-                self.finished[r.row] = batch.end
+                self.finished[r.row] = batch.end + engine.costs["out"]
                 engine.releases.append((r.row, batch.end))
                 self.ended_rows.append(r.row)
             else:
@@ -194,7 +202,11 @@ class Fleet:
         self.sent_to: dict[int, int] = {}
         self.queue: deque[int] = deque()
         self.to_come = deque(range(len(given["prompt"])))
-        self.in_system = 0
+        mode, arrival = given["mode"], [int(at) for at in given["arrival"]]
+        self.sent = arrival if mode == "open" else [0] * len(arrival)  # by clients
+        if mode == "closed":
+            self.sent = self.sent[: int(given["concurrency"])]
+        self.out = [int(one["costs"]["out"]) for one in deployments]
         offsets = [int(x) for x in given["prefix_offsets"]] or [0] * (len(given["prompt"]) + 1)
         ids = given["prefix_ids"]
         self.prefix = [[int(x) for x in ids[a:b]] for a, b in itertools.pairwise(offsets)]
@@ -205,7 +217,6 @@ class Fleet:
     def come(self, at: int) -> None:
         row = self.to_come.popleft()
         self.arrival[row] = at
-        self.in_system += 1
         if self.queue or not self.send(row, at):
             self.queue.append(row)
 
@@ -219,7 +230,7 @@ class Fleet:
             self.sites[chosen].step()
         self.sites[chosen].deliver(row, at)
         if isinstance(self.sites[chosen], Pooled):  # which rejects at once what never fits
-            self.left(self.sites[chosen])
+            self.left(self.sites[chosen], at)
         return True
 
     def go_on(self, i: int) -> None:
@@ -228,32 +239,24 @@ class Fleet:
         moment = int(site.due())
         while site.due() <= moment:
             site.step()
-        if not self.left(site):
+        if not self.left(site, moment):
             return
         while self.queue and self.send(self.queue[0], moment):
             self.queue.popleft()
-        self.refill(moment)
 
-    def left(self, site: Any) -> bool:
+    def left(self, site: Any, now: int) -> bool:
         ended_rows, site.ended_rows = site.ended_rows, []
         for row in ended_rows:
             self.router.left(self.sent_to[row], *self.lengths(row))
-        self.in_system -= len(ended_rows)
+            self.sent.append(max(self.sent[-1], now + self.out[self.sent_to[row]]))
         return bool(ended_rows)
-
-    def refill(self, now: int) -> None:
-        closed = self.given["mode"] == "closed"
-        while closed and self.to_come and self.in_system < int(self.given["concurrency"]):
-            self.come(now)
 
     def run(self) -> list[dict[str, Any]]:
         """Return the results of each instance, with rows of the complete workload."""
-        self.refill(0)
-        mode = self.given["mode"]
         while self.to_come or self.queue:
             first = min(range(len(self.sites)), key=lambda i: self.sites[i].due())
-            if mode != "closed" and self.to_come:
-                at = int(self.given["arrival"][self.to_come[0]]) if mode == "open" else 0
+            if self.to_come and self.to_come[0] < len(self.sent):
+                at = self.sent[self.to_come[0]]
                 if at <= self.sites[first].due():
                     self.come(at)
                     continue

@@ -69,6 +69,8 @@ class PromptCluster(sim_reference.Cluster):
         self.ended_before: list[list[Prompted]] = [[] for _ in self.batches]
         self.finishing: list[list[Prompted]] = [[] for _ in self.batches]  # their prompt ends
         self.chunks: list[list[tuple[Prompted, int, int]]] = [[] for _ in self.batches]
+        self.launching = [0 for _ in self.batches]  # from when, at least, the host launches an iteration
+        self.launched = [0 for _ in self.batches]  # until when it launched the last one outside graphs
 
     # Memory
 
@@ -101,9 +103,6 @@ class PromptCluster(sim_reference.Cluster):
     def running(self) -> int:
         return sum(r.seated for r in self.requests)
 
-    def in_system(self) -> int:
-        return sum(r.seated and not r.finished >= 0 for r in self.requests) + len(self.queue)
-
     def finish_iteration(self, batch: Any) -> None:
         j = batch.number
         if not batch.ran:
@@ -118,9 +117,10 @@ class PromptCluster(sim_reference.Cluster):
         for r in list(batch.requests):
             r.made += 1
             if r.made == 1:
-                r.first_token = batch.end
+                r.first_token = batch.end + self.costs["out"]
             if r.made == r.output:
-                r.finished, r.last_iteration = batch.end, batch.iteration
+                r.finished, r.last_iteration = batch.end + self.costs["out"], batch.iteration
+                self.send_next()
                 if r.preemptions:
                     self.end_stint(r, batch, batch.iteration)
                 batch.requests.remove(r)
@@ -131,12 +131,6 @@ class PromptCluster(sim_reference.Cluster):
                     self.ended[j].append(r)
                     self.ended_rows.append(r.row)
         batch.iteration += 1
-
-    def next_arrives(self) -> bool:
-        mode = self.given["mode"]
-        if mode == "closed":
-            return self.in_system() < int(self.given["concurrency"])
-        return self.to_come[0].at <= self.known_until
 
     def send_back(self, r: Prompted) -> None:
         own_tokens = r.computed - r.shared * self.unit
@@ -275,6 +269,7 @@ class PromptCluster(sim_reference.Cluster):
         batch.lasted = 0
         ran = batch.ran
         self.finish_iteration(batch)
+        self.launching[j] = started if prepared > 0 else self.now
         self.known_until = started if ran and lags else self.now
         self.arrive()
         self.receive()
@@ -334,6 +329,17 @@ class PromptCluster(sim_reference.Cluster):
             stored=max(self.capacity - len(m.line) * self.block for m in self.memory),
             prepared=prepared,
         )
+
+    def run_cycle(self, works: list[Any], cycle: int) -> None:
+        super().run_cycle(works, cycle)
+        for j, (batch, work) in enumerate(zip(self.batches, works, strict=True)):
+            rows = len(batch.requests) + sum(tokens for _, tokens, _ in self.chunks[j])
+            takes = self.costs["launch"]
+            if work and takes and self.chunks[j] and rows > self.costs["graph_rows"]:
+                self.launched[j] = max(self.launched[j], self.launching[j]) + takes
+                later = max(0, self.launched[j] - batch.end)
+                batch.end += later
+                work.host += later
 
     def note_iteration(self, batch: Any, work: Any) -> None:
         super().note_iteration(batch, work)

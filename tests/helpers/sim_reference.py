@@ -101,7 +101,11 @@ class Cluster:
             for row, (prompt, output) in enumerate(zip(given["prompt"], given["output"], strict=True))
         ]
         self.to_come: list[Request] = []
-        self.coming = 0  # in all
+        self.delivered = 0  # in all
+        self.closed = given["mode"] == "closed"
+        self.sent = [0] * int(given["concurrency"])  # closed: when clients sent what is to come
+        self.front_end_free = 0
+        self.known_until = 0
         self.ended_rows: list[int] = []  # rows of those that ended or were rejected
         self.turn = 0  # the batch whose boundary is next
         self.works: list[Work | None] = []
@@ -127,8 +131,8 @@ class Cluster:
     def deliver(self, row: int, at: int) -> None:
         """Deliver a request, served in order of arrival unless `order` is given."""
         request = self.requests[row]
-        request.at, request.order = at, self.coming
-        self.coming += 1
+        request.at, request.order = at, self.delivered
+        self.delivered += 1
         self.to_come.append(request)
 
     # Memory. A prompt's prefix blocks are shared, each rounded up by itself; the rest of the prompt and the
@@ -185,9 +189,10 @@ class Cluster:
         for request in list(batch.requests):
             request.made += 1
             if request.made == 1:
-                request.first_token = batch.end
+                request.first_token = batch.end + self.costs["out"]
             if request.made == request.output:
-                request.finished = batch.end
+                request.finished = batch.end + self.costs["out"]
+                self.send_next()
                 request.last_iteration = batch.iteration
                 if request.preemptions:
                     self.end_stint(request, batch, batch.iteration)
@@ -203,18 +208,25 @@ class Cluster:
     def running(self) -> int:
         return sum(len(batch.requests) + len(batch.admitted) for batch in self.batches)
 
-    def next_arrives(self) -> bool:
-        mode = self.given["mode"]
-        if mode == "closed":
-            return self.running() + len(self.queue) < int(self.given["concurrency"])
-        return self.to_come[0].at <= self.now
+    def coming(self) -> float:
+        """Return when the next request is in the queue, behind a front end that takes one at a time."""
+        if not self.to_come or (self.closed and not self.sent):
+            return math.inf
+        sent = self.sent[0] if self.closed else self.to_come[0].at
+        return max(self.front_end_free, sent) + self.costs["request_serial"] + self.costs["request_in"]
+
+    def send_next(self) -> None:
+        """Let a client that has its answer send its next request."""
+        self.sent.append(self.now + self.costs["out"])
 
     def arrive(self) -> None:
-        while self.to_come and self.next_arrives():
+        while self.coming() <= self.known_until:
+            self.front_end_free = int(self.coming()) - self.costs["request_in"]
             request = self.to_come.pop(0)
-            request.arrival = self.now if self.given["mode"] == "closed" else request.at
+            request.arrival = self.sent.pop(0) if self.closed else request.at
             if not self.fits_alone(request):
                 self.ended_rows.append(request.row)
+                self.send_next()
                 continue  # rejected
             priority = self.given["priority"]
             request.key = request.order if priority is None else priority(request.row)
@@ -285,6 +297,7 @@ class Cluster:
         prepared = batch.lasted if self.costs["host_async"] else 0
         batch.lasted = 0
         self.finish_iteration(batch)
+        self.known_until = self.now
         self.arrive()
         self.receive()
         self.grow(batch)
@@ -293,7 +306,7 @@ class Cluster:
         charged = sum(self.capacity - self.free_tokens(pool) for pool in self.pools)
         self.peak = max(self.peak, charged)
         stored = max(self.written(number) for number in range(len(self.pools)))
-        if self.queue_empty < 0 and not self.queue and len(self.to_come) < self.coming:
+        if self.queue_empty < 0 and not self.queue and len(self.to_come) < self.delivered:
             self.queue_empty = self.now
         return self.work(batch, joined, lost, stored, prepared) if batch.requests else None
 
@@ -382,7 +395,8 @@ class Cluster:
             joined=joined,
             size=made,
             kv=sum(kv),
-            host=max(0, costs["host_fixed"] + nearest(sequences * costs["host_per_request"]) - prepared),
+            host=max(0, costs["host_fixed"] + nearest(sequences * costs["host_per_request"]) - prepared)
+            + nearest(sequences * costs["gap_per_request"]),
             first=table["first_slice"] + more_first,
             mid=table["mid_slice"],
             last=table["last_slice"] + more_last,
@@ -460,11 +474,7 @@ class Cluster:
         return self.running() > 0
 
     def idle_until(self) -> float:
-        if not self.to_come:
-            return math.inf
-        if self.given["mode"] == "closed":
-            return self.now if self.next_arrives() else math.inf
-        return self.to_come[0].at
+        return self.coming()
 
     def step(self) -> None:
         """Serve one boundary, and after the last batch's the cycle."""

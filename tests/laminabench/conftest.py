@@ -111,7 +111,7 @@ class MadeUpEngine:
     def idle(self) -> bool:
         return not (self._waiting or self._running)
 
-    def strike(self, name: str, how: str = "kill") -> None:
+    def inject_fault(self, name: str, how: str = "kill") -> None:
         assert name in self.workers
         assert name not in self._struck, "who is dead cannot be killed"
         self._struck[name] = how

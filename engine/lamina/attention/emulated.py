@@ -1,4 +1,4 @@
-"""Attention on a device that is not here: waited, and not computed."""
+"""Attention on an emulated device: waits instead of computing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lamina.emulation import EmulatedDevice, latest, moments
 
 
 class EmulatedAttention:
-    """For so many of a worker's heads, which is their share of its time; the verbs are a TensorWorker's."""
+    """Emulated attention for `share` of a worker's heads, with the methods of a TensorWorker."""
 
     def __init__(self, device: EmulatedDevice, heads: int, share: float) -> None:
         self.heads = self.kv_heads = heads
@@ -22,7 +22,7 @@ class EmulatedAttention:
     def plan(
         self, slab: Slab, requests: NDArray[np.int64], rows: int | None = None, *, space: int = 0
     ) -> None:
-        """Once an iteration: the requests whose tokens, newest included, the following calls attend to."""
+        """Plan an iteration: the requests whose tokens, newest included, are attended to."""
         del rows, space
         self._plan(len(requests), sum(map(slab.length, requests.tolist())))
 
@@ -33,18 +33,18 @@ class EmulatedAttention:
 
     def _plan(self, requests: int, tokens: int) -> None:
         model, self.requests = self._device.model, requests
-        tokens -= requests  # the newest come later
+        tokens -= requests  # the newest arrive with finish()
         batch = min(self.requests * model.pools, len(model.attention) - 1)
         self._takes = round(self._share * (model.attention[batch] + tokens * model.per_token[batch]))
         self._back = int(model.out_transfer[batch])
 
     def begin(self, layer: int, q: Tensor) -> None:
-        """From when q is there."""
+        """Note when q is ready."""
         del layer
         self._came = latest(q)
 
     def finish(self, layer: int, *kv: Tensor) -> Tensor:
-        """When the output is back; attention ends no sooner than the new tokens' k and v are there."""
+        """Return when the output is back; attention waits for the new tokens' k and v."""
         del layer
         device = self._device
         device.run(self._came, self._takes, latest(*kv))

@@ -1,4 +1,4 @@
-"""What attention workers of all devices have in common: the shape of their heads, and a layer's K and V."""
+"""Base of attention workers on all devices: the shape of heads, and a layer's K and V."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class Heads:
     """Heads of one shape and dtype, whose tensors are on one device."""
 
     device: torch.device
-    dtypes: ClassVar[Mapping[torch.dtype, object]]  # by torch's name the native one
+    dtypes: ClassVar[Mapping[torch.dtype, object]]  # native dtype by torch's
 
     def __init__(self, dtype: torch.dtype, heads: int, kv_heads: int, head_dim: int, latent: int = 0) -> None:
         if dtype not in self.dtypes:
             raise ValueError(f"dtype is {dtype} but must be one of {', '.join(map(str, self.dtypes))}")
-        self.dtype = self.stored = dtype  # of what comes and goes, and of the arena
+        self.dtype = self.stored = dtype  # of tensors, and of the arena
         self.heads, self.kv_heads, self.head_dim, self.latent = heads, kv_heads, head_dim, latent
         self.value_dim = latent or head_dim
         self.requests = 0

@@ -284,8 +284,8 @@ class ClusterCore:
         self._workers.become(self._configs(to.cores))
         self.regroup(LostError((), "engine-scaled", "attention is dealt out anew"))
 
-    def strike(self, name: str, how: str) -> None:
-        self._workers.strike(self.layout.names.index(name), how)
+    def inject_fault(self, name: str, how: str) -> None:
+        self._workers.inject_fault(self.layout.names.index(name), how)
 
     def refusal(self, tokens: int) -> str | None:
         """Why no worker has the memory to compute a prompt of so many tokens, if none has: all else may not

@@ -111,8 +111,8 @@ class Machine:
     def runs(self, pid: int) -> bool:
         return runs(pid)
 
-    def strike(self, pid: int, how: str) -> None:
-        """Do a worker harm, to see what comes of it: "kill" it, or "stop" it, so that it hangs."""
+    def inject_fault(self, pid: int, how: str) -> None:
+        """Inject a fault into a worker: "kill" it, or "stop" it, so that it hangs."""
         os.kill(pid, {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}[how])
 
     def errors(self) -> str:
@@ -225,7 +225,7 @@ _ON_DISK = "D"
 
 
 def runs(pid: int) -> bool:
-    """Whether any of its threads would go on if it had a core. It is false of one that is stopped."""
+    """Return whether any thread of a process is runnable; false for a stopped one."""
     states = []
     for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
         with contextlib.suppress(OSError):  # it has ended

@@ -14,7 +14,7 @@ from lamina.cluster.front_end_link import Context
 from lamina.cluster.meeting import AttentionChannels, Meeting, Route, StageChannels, TensorParallelGroup
 from lamina.cluster.messages import ChosenTokens, Plan, PromptsComputed, Weights
 from lamina.convert import BoundSlice, Conversion, Sharded
-from lamina.model import Prefill, PromptRun, Some
+from lamina.model import Prefill, PromptRun, PromptTokens
 from lamina.operators import Attended
 from lamina.pipeline import BatchRows, Choice, SequenceStates, Turn, states_of
 from lamina.pipeline.batch_rows import Ints, Tokens
@@ -172,7 +172,7 @@ class ModelRole:
         for part in delta.parts:
             if part.begin == 0:
                 self._states.begin(part.name)
-        for call in calls_of(delta, alone=self._states.kept):
+        for call in calls_of(delta, alone=self._states.present):
             self._compute(current, plan, call)
         if delta.parts and not plan.active:
             self._arrived(self._recorder.now())
@@ -197,7 +197,7 @@ class ModelRole:
         for part in call:
             if part.begin == 0:
                 current.runs[part.name] = PromptRun(part.tokens)
-            some.append(Some(current.runs[part.name], self._tensor(part.text)))
+            some.append(PromptTokens(current.runs[part.name], self._tensor(part.text)))
         # Layers that keep state have one prompt a call.
         self._states.select(self._states.rows(np.array([call[0].name])))
         tokens = sum(len(part.text) for part in call)

@@ -17,7 +17,7 @@ from lamina.cluster.messages import Compute, Forget, PrefillFailed, Weights
 from lamina.convert import Conversion
 from lamina.fhbn import ChannelError
 from lamina.fhbn.channel import Sender
-from lamina.model import Prefill, PromptRun, Some
+from lamina.model import Prefill, PromptRun, PromptTokens
 from lamina.model.prefill import CHUNK
 from lamina.operators import Attended
 from lamina.pipeline.prompt_calls import fitting
@@ -132,7 +132,7 @@ class PrefillRole:
 
         Nothing else is lost, as when prompts are computed in one process.
         """
-        some = [Some(job.run, job.text[job.run.done :][:CHUNK]) for job in jobs]
+        some = [PromptTokens(job.run, job.text[job.run.done :][:CHUNK]) for job in jobs]
         lengths = [len(one.tokens) for one in some]
         self._heartbeat.start("prompt", sum(lengths))
         try:
@@ -187,8 +187,8 @@ class PrefillRole:
         return max(job.shared, self._sights[layer].first(len(job.text)))
 
     def _heads(self, worker: int) -> slice:
-        mine = self._partition.kv_of(self._partition.of_worker(worker))
-        return slice(mine.start, mine.stop)
+        kv_heads = self._partition.kv_of(self._partition.of_worker(worker))
+        return slice(kv_heads.start, kv_heads.stop)
 
     def _send(self, worker: int, head: PieceHeader, *parts: Tensor) -> None:
         self.senders[worker].send(head.to_wire(), *parts, timeout_s=FOREVER_S)

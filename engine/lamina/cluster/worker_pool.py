@@ -315,9 +315,9 @@ class WorkerPool:
         ends = self._machine.ends(sorted(set(self._pids.values())))
         return {number: ends[pid] for number, pid in self._pids.items() if pid in ends}
 
-    def strike(self, number: int, how: str) -> None:
+    def inject_fault(self, number: int, how: str) -> None:
         self._require_open()
-        self._machine.strike(self._pids[number], how)
+        self._machine.inject_fault(self._pids[number], how)
 
     def close(self) -> None:
         """End the workers. None is left when this returns."""

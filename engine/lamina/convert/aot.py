@@ -1,4 +1,4 @@
-"""Slices compiled ahead of time by AOTInductor: a library for each piece of each class, kept on disk.
+"""Slices compiled ahead of time by AOTInductor: a library for each piece of each class, cached on disk.
 
 Weights are arguments of the compiled code, so that all slices of a class share it. Compiling takes 5 to 20 s
 a piece, once on a machine; after that it is loaded.
@@ -40,7 +40,7 @@ _STALE_S = 3600.0  # no piece compiles for as long
 
 @dataclass(frozen=True)
 class _Compiled:
-    """A piece's compiled code: takes a list of tensors, empties it, gives a list."""
+    """A piece's compiled code: takes a list of tensors, empties it, and returns a list."""
 
     run: Callable[[list[Tensor]], list[Tensor]]
     takes: tuple[Name, ...]
@@ -48,7 +48,7 @@ class _Compiled:
 
 
 def bind_aot(kind: SliceClass, index: int, weights: Sequence[Tensor], device: torch.device) -> BoundSlice:
-    """The slice as compiled code, compiled now if it never was on this machine."""
+    """Bind a slice as compiled code, compiled now if it is not cached on this machine."""
     program = kind.program
     given = dict(zip((value.name for value in program.weights), weights, strict=True))
     compiled = {
@@ -63,14 +63,14 @@ def bind_aot(kind: SliceClass, index: int, weights: Sequence[Tensor], device: to
 
 
 def _calls(kind: SliceClass, compiled: dict[int, _Compiled]) -> Code:
-    """The slice's functions with each piece's body replaced by one call of its compiled code."""
+    """Return the slice's functions with each piece's body replaced by one call of its compiled code."""
     program = kind.program
     weights = {value.name for value in program.weights}
     bodies: list[list[str]] = [[] for _ in program.pieces]
     names: dict[str, object] = {}
     for position, code in compiled.items():
         name = f"run_{program.pieces[position].name}"
-        # Compiled code is made for dense tensors; what another piece made may be a view.
+        # Compiled code expects dense tensors; values of other pieces may be views.
         takes = [str(taken) if taken in weights else f"{taken}.contiguous()" for taken in code.takes]
         bodies[position].append(f"{name_tuple(code.gives)} = {name}([{', '.join(takes)}])")
         names[name] = code.run
@@ -82,8 +82,8 @@ def _compile(kind: SliceClass, position: int, weights: dict[Name, Tensor], devic
     made = {instruction.result for instruction in piece.instructions}
     used = dict.fromkeys(name for instruction in piece.instructions for name in instruction.uses())
     takes = tuple(name for name in used if name not in made)
-    wanted = dict.fromkeys([*piece.gives, *program.kept_after(position)])
-    gives = tuple(name for name in wanted if name in made)
+    results = dict.fromkeys([*piece.gives, *program.live_after(position)])
+    gives = tuple(name for name in results if name in made)
     source = piece_source(piece, program, takes, gives)
     source.names["device"] = device
     example, shapes = [], []
@@ -107,7 +107,7 @@ def _compile(kind: SliceClass, position: int, weights: dict[Name, Tensor], devic
 def _loaded(
     path: Path, source: Code, example: list[Tensor], shapes: list[dict[int, Any]], device: torch.device
 ) -> Callable[[list[Tensor]], list[Tensor]]:
-    """Load the compiled piece, compiled anew if there is none or it cannot be read."""
+    """Load a compiled piece, compiling it if there is none or it cannot be read."""
     if path.exists():
         try:
             return _load(path, str(device))
@@ -153,11 +153,11 @@ def _compile_to(path: Path, source: Code, example: list[Tensor], shapes: list[di
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _sweep(path.parent)
-        # Beside its final place, so that the rename is atomic and no process loads half a library.
+        # In the same folder, so that the rename is atomic and no process loads a partial library.
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".compiling-") as folder:
             whole = str(Path(folder) / "piece.pt2")
             with torch.no_grad(), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of torch about itself
+                warnings.simplefilter("ignore")  # torch's own warnings
                 step = _Piece(source.function("run", "<piece>"))
                 exported = export(step, tuple(example), dynamic_shapes=(tuple(shapes),), strict=False)
                 torch._inductor.aoti_compile_and_package(
@@ -176,7 +176,7 @@ def _compile_to(path: Path, source: Code, example: list[Tensor], shapes: list[di
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what compilations left behind that were killed."""
+    """Remove the temporary folders of killed compilations."""
     for left in folder.glob(".compiling-*"):
         with suppress(OSError):  # another process may be doing the same
             if time.time() - left.stat().st_mtime > _STALE_S:
@@ -189,13 +189,13 @@ def _load(path: Path, device: str) -> Callable[[list[Tensor]], list[Tensor]]:
         warnings.simplefilter("ignore")
         index = torch.device(device).index
         package = torch._inductor.aoti_load_package(str(path), device_index=-1 if index is None else index)
-    # Its loader alone: the package parses its call's description anew at every call.
+    # The loader alone: the package parses its call specification at every call.
     run: Callable[[list[Tensor]], list[Tensor]] = package.loader.boxed_run
     return run
 
 
 def _key(code: str, described: list[str], device: torch.device) -> str:
-    """Names compiled code by all that goes into it: code, arguments, torch, compiler and processor."""
+    """Return the cache key of compiled code: a hash of code, arguments, torch, compiler and processor."""
     machine = [torch.__version__, platform.machine(), _processor_flags(), _compiler_version(_compiler())]
     if device.type == "cuda":
         machine += [str(torch.version.cuda), str(torch.cuda.get_device_properties(device))]
@@ -224,7 +224,7 @@ def _compiler_version(compiler: str) -> str:
 
 @lru_cache(maxsize=1)
 def _processor_flags() -> str:
-    # Compiled for the processor it is compiled on: a shared home folder may be seen by others.
+    # Code is compiled for this processor; other machines may share the home folder.
     try:
         flags = re.search(r"^(flags|Features)\s*:\s*(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     except OSError:

@@ -1,8 +1,8 @@
-"""Write a slice's program as Python source: one function a piece, over weights bound as closure variables.
+"""Generate Python source from a slice's program: one function per piece, with weights as closure variables.
 
-At tens of operators a slice and microseconds an operator, how each is called matters: tensor methods,
-arithmetic and torch's built-in functions cost less than an OpOverload object does. The tables say which; what
-is not in them is called as the traced operator itself.
+A slice has tens of operators of a few microseconds each, so the form of each call matters: tensor methods,
+arithmetic and torch's built-in functions cost less than an OpOverload object. The tables list these; other
+operators are called as they were traced.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _METHODS: dict[Any, str] = {
         *(_aten.expand.default, Collective.all_reduce, Collective.all_gather, States.read, States.write),
     )
 } | {_aten._unsafe_view.default: "view"}
-_OF_SIZES = frozenset({"view", "reshape", "expand", "permute"})
+_TAKE_SIZES = frozenset({"view", "reshape", "expand", "permute"})
 _OPERATORS: dict[Any, str] = {
     _aten.add.Tensor: "+",
     _aten.sub.Tensor: "-",
@@ -50,7 +50,7 @@ _BUILTINS: dict[Any, Callable[..., Any]] = {
         _aten.bmm.default,
     )
 }
-# What `x[..., -1:]` is traced with for "to the end".
+# The end of a slice that is open in the source, as in `x[..., -1:]`.
 _TO_THE_END = 1 << 62
 
 
@@ -60,26 +60,26 @@ class Code:
 
     text: str
     names: dict[str, object] = field(repr=False)
-    operators: frozenset[str] = frozenset()  # in full, since the text has their bare names
+    operators: frozenset[str] = frozenset()  # full names, since the text has bare ones
 
     def function(self, name: str, file: str) -> Any:
-        """Compile it, and return the function called `name`."""
+        """Compile the source and return the function `name`."""
         space: dict[str, Any] = dict(self.names)
         exec(compile(self.text, file, "exec"), space)
         return space[name]
 
 
 def bind_lines(program: Program, bodies: Sequence[Sequence[str]], comments: Sequence[str] = ()) -> str:
-    """Source of `bind(device, weights...)`, which returns the functions of the slice's pieces.
+    """Return the source of `bind(device, weights...)`, which returns the functions of the slice's pieces.
 
-    `bodies` has for each piece what stands between taking its arguments apart and returning. What else the
-    program is given once stands between the device and the weights.
+    `bodies` has the statements of each piece between unpacking its arguments and returning. Other objects
+    bound once are parameters between the device and the weights.
     """
     given = ["device", *program.bound, *(value.name for value in program.weights)]
     lines = [f"def bind({', '.join(given)}):", *(f"    {comment}" for comment in comments)]
     for position, body in enumerate(bodies):
-        head, apart = _signature_lines(program, position)
-        inside = [*apart, *body, _return_line(program, position)]
+        head, unpacking = _signature_lines(program, position)
+        inside = [*unpacking, *body, _return_line(program, position)]
         lines += ["", f"    {head}", *(f"        {line}" for line in inside)]
     names = ", ".join(piece.name for piece in program.pieces)
     lines += ["", f"    return {names}{',' if len(program.pieces) == 1 else ''}", ""]
@@ -87,7 +87,7 @@ def bind_lines(program: Program, bodies: Sequence[Sequence[str]], comments: Sequ
 
 
 def slice_source(program: Program) -> Code:
-    """The slice as Python functions."""
+    """Return a slice's program as Python functions."""
     writer = Writer(program)
     comments = [f"# {value.name}: {describe_spec(value.spec)}" for value in program.weights]
     bodies = [writer.body(position, piece) for position, piece in enumerate(program.pieces)]
@@ -95,7 +95,7 @@ def slice_source(program: Program) -> Code:
 
 
 def piece_source(piece: Piece, program: Program, inputs: Sequence[Name], gives: Sequence[Name]) -> Code:
-    """Source of `run(inputs...)` for one piece alone, weights among its inputs; returns a tuple."""
+    """Return the source of `run(inputs...)` for one piece, weights among its inputs; it returns a tuple."""
     writer = Writer(program)
     body = [writer.statement(instruction) for instruction in piece.instructions]
     lines = [
@@ -108,12 +108,12 @@ def piece_source(piece: Piece, program: Program, inputs: Sequence[Name], gives: 
 
 
 def describe_spec(spec: Spec) -> str:
-    """A tensor in a few characters: `bfloat16[B, 1, 4096]`."""
+    """Return a tensor's type in a few characters: `bfloat16[B, 1, 4096]`."""
     return f"{str(spec.dtype).removeprefix('torch.')}[{', '.join(map(str, spec.dims))}]"
 
 
 def _signature_lines(program: Program, position: int) -> tuple[str, list[str]]:
-    """The `def` line of a piece, and the lines that take its arguments apart."""
+    """Return the `def` line of a piece and the lines that unpack its arguments."""
     piece = program.pieces[position]
     if position == 0:
         attended = program.attended.name if program.attended else "attended=None"
@@ -121,18 +121,18 @@ def _signature_lines(program: Program, position: int) -> tuple[str, list[str]]:
         return f"def {piece.name}(context, {attended}):", [
             f"{name_tuple(context)} = context"
         ] if context else []
-    kept = program.kept_after(position - 1)
-    return f"def {piece.name}(state):", [f"{name_tuple(kept)} = state"] if kept else []
+    live = program.live_after(position - 1)
+    return f"def {piece.name}(state):", [f"{name_tuple(live)} = state"] if live else []
 
 
 def _return_line(program: Program, position: int) -> str:
-    """What a piece returns: what is sent, then what the next piece needs; the last one only what it makes."""
+    """Return a piece's `return` line: the tensors that are sent, then the values that later pieces need."""
     piece = program.pieces[position]
     if piece.name == "logits":
         return f"return {piece.gives[0]}"
     if piece.name == "rest":
         return f"return {name_tuple(piece.gives)}"
-    return f"return {', '.join(piece.gives)}, {name_tuple(program.kept_after(position))}"
+    return f"return {', '.join(piece.gives)}, {name_tuple(program.live_after(position))}"
 
 
 class Writer:
@@ -153,13 +153,13 @@ class Writer:
         return body
 
     def _last_uses(self, position: int, piece: Piece) -> dict[Name, list[Name]]:
-        """Which values are unused after an instruction: large batches make them expensive to keep."""
-        kept = {*self._program.kept_after(position), *piece.gives}
+        """Return the values to delete after each instruction: with large batches they occupy much memory."""
+        live = {*self._program.live_after(position), *piece.gives}
         made = {instruction.result for instruction in piece.instructions}
         last: dict[Name, Name] = {}
         for instruction in piece.instructions:
             for name in instruction.uses():
-                if name in made and name not in kept:
+                if name in made and name not in live:
                     last[name] = instruction.result
         doomed: dict[Name, list[Name]] = {}
         for name, at in last.items():
@@ -199,7 +199,7 @@ class Writer:
         while self.names.get(name, op) is not op:  # two overloads of one operator
             name += "_"
         self.names[name] = op
-        self.operators.add(f"{name} = {_in_full(instruction.op)}")
+        self.operators.add(f"{name} = {_full_name(instruction.op)}")
         return name
 
     def _arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
@@ -225,19 +225,19 @@ class Writer:
 
 
 def _spread(method: str, args: Sequence[Any]) -> Sequence[Any]:
-    """Sizes are given one by one where that is all there is: cheaper than a list."""
-    if method in _OF_SIZES and len(args) == 1 and isinstance(args[0], (list, tuple)) and args[0]:
+    """Pass sizes as separate arguments where possible, which is cheaper than a list."""
+    if method in _TAKE_SIZES and len(args) == 1 and isinstance(args[0], (list, tuple)) and args[0]:
         return list(args[0])
     return args
 
 
-def _in_full(op: Any) -> str:
-    """`aten.linear.default`; the module and name of what is no operator."""
+def _full_name(op: Any) -> str:
+    """Return `aten.linear.default`, or module and name of a function that is not an operator."""
     if isinstance(op, torch._ops.OpOverload):
         return str(op)
     return f"{getattr(op, '__module__', '')}.{getattr(op, '__qualname__', op)}"
 
 
 def name_tuple(names: Sequence[str]) -> str:
-    """A tuple of names as source, also of one."""
+    """Return the source of a tuple of names."""
     return f"({', '.join(names)}{',' if len(names) == 1 else ''})"

@@ -1,4 +1,4 @@
-"""Constants of slices, besides tokens and context: weights, and values that follow from weights alone."""
+"""Constants of slices: weights, and values computed from weights alone."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Literal:
-    """A tensor known without any weight: a number in the model's code, or a table made from its config."""
+    """A tensor known without weights: a number in the model's code, or a table computed from its config."""
 
     name: str
     tensor: Tensor
@@ -33,14 +33,14 @@ class Literal:
 
 @dataclass(frozen=True)
 class Computed:
-    """What follows from other constants, computed once when weights are bound."""
+    """A value computed from other constants, once when weights are bound."""
 
     op: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
 
     def uses(self) -> Iterator[Name]:
-        """The constants it is computed from."""
+        """Yield the constants that it is computed from."""
         yield from names_in((self.args, self.kwargs))
 
 
@@ -48,7 +48,7 @@ Constant = Parameter | Literal | Computed
 
 
 def weight_name(constants: Mapping[Name, Constant], name: Name) -> str:
-    """What a constant is to the model: a parameter's name, rows of it, or what it is computed from."""
+    """Return a constant's name for people: a parameter, rows of it, or an operator of it."""
     constant = constants[name]
     if not isinstance(constant, Computed):
         return constant.name
@@ -61,7 +61,7 @@ def weight_name(constants: Mapping[Name, Constant], name: Name) -> str:
 
 
 class BoundConstants:
-    """The constants of one model on one device, each made once however many slices use it."""
+    """The constants of one model on one device, each computed once for all slices."""
 
     def __init__(
         self, constants: Mapping[Name, Constant], tensors: Mapping[str, Tensor], device: torch.device
@@ -83,27 +83,27 @@ class BoundConstants:
             return self._find(constant)
         args, kwargs = with_names((constant.args, constant.kwargs), self.__getitem__, self._placed)
         with torch.no_grad():
-            return constant.op(*args, **kwargs)  # a tensor, or a tuple of which another constant takes one
+            return constant.op(*args, **kwargs)  # a tensor, or a tuple from which another constant takes one
 
     def _placed(self, value: Any) -> Any:
         return self._device if isinstance(value, torch.device) else value
 
-    def _find(self, wanted: Parameter) -> Tensor:
-        names = [name for name in (wanted.name, *wanted.aliases) if name in self._tensors]
+    def _find(self, parameter: Parameter) -> Tensor:
+        names = [name for name in (parameter.name, *parameter.aliases) if name in self._tensors]
         if not names:
             raise ConversionError(
-                "convert-weight-missing", f"the weights lack {wanted.name}; do they belong to this model?"
+                "convert-weight-missing", f"the weights lack {parameter.name}; do they belong to this model?"
             )
         weight = self._tensors[names[0]]
-        if tuple(weight.shape) != wanted.shape:
+        if tuple(weight.shape) != parameter.shape:
             raise ConversionError(
                 "convert-weight-shape",
-                f"the weight {wanted.name} has shape {list(weight.shape)}, not {list(wanted.shape)}",
+                f"the weight {parameter.name} has shape {list(weight.shape)}, not {list(parameter.shape)}",
             )
-        if weight.dtype.is_floating_point != wanted.dtype.is_floating_point or weight.is_meta:
+        if weight.dtype.is_floating_point != parameter.dtype.is_floating_point or weight.is_meta:
             raise ConversionError(
                 "convert-weight-kind",
-                f"the weight {wanted.name} is {weight.dtype} on {weight.device}, not plain numbers",
+                f"the weight {parameter.name} is {weight.dtype} on {weight.device}, not plain numbers",
             )
         for name in names[1:]:
             if not same_values(weight, self._tensors[name]):
@@ -112,11 +112,11 @@ class BoundConstants:
                     f"the config ties {names[0]} and {name}, whose weights differ; set tie_word_embeddings "
                     "of the config to False, or leave one of them out",
                 )
-        return weight.detach().to(self._device, wanted.dtype)
+        return weight.detach().to(self._device, parameter.dtype)
 
 
 def same_values(one: Tensor, other: Tensor) -> bool:
-    """Whether two weights hold the same numbers, without looking where they share memory."""
+    """Return whether two weights have the same values; tensors that share memory are not read."""
     if one.is_meta or other.is_meta or one.shape != other.shape or one.dtype != other.dtype:
         return False
     if one.device == other.device and one.data_ptr() == other.data_ptr() and one.stride() == other.stride():

@@ -1,4 +1,4 @@
-"""From a model to its slices: tracing, cutting, and what the result records."""
+"""Conversion of a model into slices."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import torch
 from torch import Tensor
 
-from lamina.convert import kept
+from lamina.convert import disk_cache
 from lamina.convert.constants import BoundConstants
 from lamina.convert.errors import ConversionError, named
 from lamina.convert.program import Name
@@ -24,10 +24,10 @@ from lamina.operators import Absorb, Absorption, Attended, Experts
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-# Building and tracing set what a process has only one of: torch's default dtype, fx's options, a logger.
-_one_at_a_time = threading.Lock()
-# Architectures that stay known: of a small one the graph takes a second, of 80 layers ten.
-_MOST_KEPT = 32
+# Building and tracing change global state: torch's default dtype, fx's options, a logger.
+_lock = threading.Lock()
+# Conversions in memory: tracing takes a second for a small model and ten for 80 layers.
+_MOST_CACHED = 32
 
 
 @dataclass(frozen=True)
@@ -40,19 +40,19 @@ class Conversion(SlicedModel):
     rope: str
     eos_token_ids: tuple[int, ...]
     config: Any = field(repr=False)
-    known: bool = field(default=False, repr=False)  # it was converted before, and not traced now
+    known: bool = field(default=False, repr=False)  # taken from a cache, not traced
 
     def sharded(self, degree: int, experts: Experts = "tp") -> Sharded:
-        """The same slices for `degree` ranks that share every layer's work and weights; made once.
+        """Return the slices for `degree` ranks that split every layer's work and weights; cached.
 
-        Of a layer's experts each rank has a share of all ("tp"), or some of them ("ep").
+        With `experts` "tp" each rank has a share of every expert, with "ep" it has some of the experts.
         """
         if (degree, experts) not in self._sharded:
             self._sharded[degree, experts] = shard(self, degree, experts)
         return self._sharded[degree, experts]
 
     def attended(self, tensors: Mapping[str, Tensor] | PreTrainedModel) -> Attended:
-        """What attention workers have of it; of `tensors` the sinks, and what they absorb, if anything."""
+        """Return the attention workers' part: operators, sinks and absorbed weights from `tensors`."""
         constants = BoundConstants(self.constants, tensors_by_name(tensors), torch.device("cpu"))
         sinks = (constants[Name(op.sinks)].float() if op.sinks else None for op in self.attentions)
         absorptions = (
@@ -80,9 +80,9 @@ def convert(
     `model_or_path` is a model folder, a config.json, a transformers config or a transformers model. Without
     `dtype` the config's (or the model's) is used. With `rope` "carry", RoPE tables are computed once and
     carried from slice to slice; with "recompute", every slice computes them from positions. With `absorb`
-    "attention", queries and outputs of latent KV leave and come to slices as the model has them. An
-    architecture that was converted before is not traced again, in another process neither: what comes of one
-    is kept on disk, unless `keep` is False. Threads that convert at the same time wait for each other.
+    "attention", attention workers multiply queries and outputs of latent KV. An
+    architecture that was converted before is not traced again, also in another process: conversions are
+    cached on disk unless `keep` is False. Threads that convert at the same time wait for each other.
     """
     if rope not in ("carry", "recompute"):
         raise ConversionError(
@@ -93,7 +93,7 @@ def convert(
             "convert-absorb-unknown", f"there is no absorb {absorb!r}; choose model or attention"
         )
     source = open_source(model_or_path, dtype)
-    with named(source.label), _one_at_a_time:
+    with named(source.label), _lock:
         cut, known = _cut(source, rope, absorb, keep=keep)
         if absorb == "attention" and not any(op.absorbs for op in cut.attentions):
             raise ConversionError(
@@ -116,26 +116,26 @@ def convert(
     )
 
 
-_kept: dict[tuple[object, ...], SlicedModel] = {}
+_memory_cache: dict[tuple[object, ...], SlicedModel] = {}
 
 
 def _cut(source: Source, rope: str, absorb: Absorb, *, keep: bool) -> tuple[SlicedModel, bool]:
-    """The slices of an architecture, and whether they were there: if it was converted before."""
+    """Return the slices of an architecture and whether they came from a cache."""
     config = source.config.to_json_string(use_diff=False)
     key = (config, source.model_class, source.dtype, source.experts, absorb, rope)
-    found = _kept.get(key) or (kept.load(source, rope, absorb) if keep else None)
-    known = found
+    stored = _memory_cache.get(key) or (disk_cache.load(source, rope, absorb) if keep else None)
+    known = stored
     if known is None or source.model is not None:
         from lamina.convert.cut import cut_anew
         from lamina.convert.meta_model import build_on_meta
 
-        model = build_on_meta(source)  # and the caller's own is compared with it
+        model = build_on_meta(source)  # also compares the caller's model with it
         if known is None:
             known = cut_anew(model, source, rope, absorb, key[:-1])
             if keep:
-                kept.store(known, source, rope, absorb)
-    _kept.pop(key, None)
-    _kept[key] = known  # most recently used
-    if len(_kept) > _MOST_KEPT:
-        del _kept[next(iter(_kept))]
-    return known, found is not None
+                disk_cache.store(known, source, rope, absorb)
+    _memory_cache.pop(key, None)
+    _memory_cache[key] = known  # most recently used
+    if len(_memory_cache) > _MOST_CACHED:
+        del _memory_cache[next(iter(_memory_cache))]
+    return known, stored is not None

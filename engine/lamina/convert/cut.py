@@ -1,4 +1,4 @@
-"""A model traced and cut: what all that is needed for is loaded only where an architecture is new."""
+"""Tracing and cutting of a model; imported only for architectures that are not cached."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lamina.convert.source import Source
 from lamina.convert.trace import Traced, trace
 from lamina.operators import Absorb, AttentionOp
 
-# The graph that was traced last, and its logits: the other rope mode is often converted next.
+# The last traced graph and its logits: the other rope mode is often converted next.
 _graph: dict[tuple[object, ...], tuple[Traced, fx.Node]] = {}
 
 
@@ -39,7 +39,7 @@ def cut_anew(
     parts = partition(traced, rope)
     slices, classes = slices_of(traced, logits, parts)
     for cut, before in zip(parts.cut_bytes, slices, strict=False):
-        # The context that is handed on is exactly the cut that was paid for.
+        # The context between slices is exactly the cut's values.
         assert cut == sum(value.bytes for value in before.carried)
     constants = constants_of(traced, parts.constant, model)
     return SlicedModel(
@@ -54,12 +54,12 @@ def cut_anew(
 
 
 def _check_logits(node: fx.Node, source: Source) -> None:
-    spec, wanted = spec_of(node), (BATCH, source.config.vocab_size)
-    if spec is None or spec.dims != wanted:
+    spec, expected = spec_of(node), (BATCH, source.config.vocab_size)
+    if spec is None or spec.dims != expected:
         shape = "no tensor" if spec is None else f"of shape {list(spec.dims)}"
         raise ConversionError(
             "convert-no-logits",
-            f"its output is {shape}, not one logit for each of {wanted[1]} tokens; give the "
+            f"its output is {shape}, not one logit for each of {expected[1]} tokens; give the "
             "causal language model",
         )
 
@@ -91,7 +91,7 @@ def _attention(node: fx.Node, constant: set[fx.Node]) -> AttentionOp:
 
 
 def constants_of(traced: Traced, constant: set[fx.Node], model: PreTrainedModel) -> dict[Name, Constant]:
-    """Every constant of the graph by its node's name."""
+    """Return every constant of the graph by its node's name."""
     result: dict[Name, Constant] = {}
     aliases = _aliases(model)
     parameters = dict(model.named_parameters(remove_duplicate=False))
@@ -116,7 +116,7 @@ def constants_of(traced: Traced, constant: set[fx.Node], model: PreTrainedModel)
 
 
 def tables_in(constants: Mapping[Name, Constant], traced: Traced) -> dict[str, Tensor]:
-    """Those of the constants that are buffers of the model and in no checkpoint, by the buffer's name."""
+    """Return the constants that are buffers of the model and in no checkpoint, by the buffer's name."""
     buffers = {Name(node.name) for node in traced.buffers}
     return {
         constant.name: constant.tensor
@@ -135,7 +135,7 @@ def _aliases(model: PreTrainedModel) -> dict[str, tuple[str, ...]]:
 
 
 def _restored(model: PreTrainedModel, name: str) -> Tensor:
-    """A buffer that no checkpoint holds, made as the model makes it: from its config."""
+    """Recompute a buffer that is in no checkpoint, as the model does from its config."""
     path, _, attribute = name.rpartition(".")
     module = model.get_submodule(path)
     lost = module._buffers[attribute]

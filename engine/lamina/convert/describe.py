@@ -1,4 +1,4 @@
-"""A conversion in plain data, ready for JSON: what tables and pictures of it are made from."""
+"""A conversion as plain data, ready for JSON, tables and pictures."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ValueFacts(TypedDict):
 
 
 class WeightFacts(TypedDict):
-    """A weight by the name that the model has for it."""
+    """A weight by its name in the model."""
 
     name: str
     type: str
@@ -88,11 +88,11 @@ class ClassFacts(TypedDict):
     index: int
     slices: list[int]
     source: str
-    fused: dict[str, int]  # what native operators stand for on a CPU, in each of them
+    fused: dict[str, int]  # patterns replaced by native operators on a CPU, in each slice
 
 
 class StateFacts(TypedDict):
-    """What a recurrent layer keeps of a request between tokens; `layer` counts all layers of the model."""
+    """A recurrent layer's state of one request; `layer` counts all layers of the model."""
 
     layer: int
     kind: str
@@ -115,7 +115,7 @@ class TransferFacts(TypedDict):
 
 
 class ConversionOverview(TypedDict):
-    """A conversion but for its slices."""
+    """A conversion without its slices."""
 
     model_type: str
     dtype: str
@@ -131,13 +131,13 @@ class ConversionOverview(TypedDict):
 
 
 class ConversionFacts(ConversionOverview):
-    """A whole conversion."""
+    """A conversion with its slices."""
 
     slices: list[SliceFacts]
 
 
 def describe(conversion: Conversion) -> ConversionFacts:
-    """A conversion with all its slices."""
+    """Return a conversion with all its slices as plain data."""
     slices = [_slice(conversion, piece) for piece in conversion.slices]
     _name_makers(slices)
     return {
@@ -159,7 +159,7 @@ def describe(conversion: Conversion) -> ConversionFacts:
                 "index": kind.index,
                 "slices": list(kind.members),
                 "source": kind.source,
-                "fused": kind.fused(Fusing(merge=False)).found,
+                "fused": kind.fused(Fusing(merge=False)).counts,
             }
             for kind in conversion.classes
         ],
@@ -176,7 +176,7 @@ def _attention(conversion: Conversion, op: AttentionOp) -> dict[str, float | str
 
 
 def _slice(conversion: Conversion, piece: Slice) -> SliceFacts:
-    """One slice: its instructions in order, what goes in and out."""
+    """Return one slice: its instructions in order, inputs and outputs."""
     program = piece.program
     inputs = [*program.context, *(() if program.attended is None else (program.attended,))]
     cut = conversion.cut_bytes[piece.index] if piece.index < len(conversion.cut_bytes) else 0
@@ -208,7 +208,7 @@ def _slice(conversion: Conversion, piece: Slice) -> SliceFacts:
 
 
 def _name_makers(slices: list[SliceFacts]) -> None:
-    """Say which operator made each saved value, by its node: a slice may only hand on what another made."""
+    """Fill in which operator made each saved value: a slice may pass on a value of an earlier one."""
     makers: dict[str, str] = {}
     for piece in slices:
         made = {one["result"]: one for part in piece["parts"] for one in part["instructions"]}
@@ -228,15 +228,15 @@ def _maker(value: str, made: Mapping[str, InstructionFacts]) -> str:
 
 
 def transfer(conversion: Conversion, op: AttentionOp, element_bytes: int) -> TransferFacts:
-    """Bytes between model and attention workers for one token and layer, counted and by the paper's formula.
+    """Return the bytes between workers per token and layer, counted and by the paper's formula.
 
-    Counted: what the slice before sends and the slice behind takes. By the formula: (2 + 2/G) e d, with G
-    query heads to a KV head, e bytes an element, and d the width of q. Latent KV is a vector for all heads,
-    and what comes back is as wide as its latent part, unless attention workers absorb.
+    Counted are the values that the slice before sends and the slice after receives. The formula is
+    (2 + 2/G) e d with G query heads per KV head, e bytes per element, and d the width of q. Latent KV is one
+    vector for all heads, and attention returns vectors of its latent width, unless attention workers absorb.
     """
     before, after = (conversion.slices[op.layer + step].program for step in (0, 1))
-    query, key, *apart = (before.specs[name].bytes for piece in before.pieces[:2] for name in piece.gives)
-    value = sum(apart)
+    query, key, *others = (before.specs[name].bytes for piece in before.pieces[:2] for name in piece.gives)
+    value = sum(others)
     assert after.attended is not None
     attended = after.attended.spec.bytes
     counted = query + key + value + attended

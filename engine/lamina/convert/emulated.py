@@ -1,4 +1,4 @@
-"""A model of which nothing is here but its shape, and slices that take as long as elsewhere."""
+"""Emulated models: shapes without weights, and slices that wait for a cost set's times."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from lamina.operators import AttentionOp
 
 Pieces: TypeAlias = dict[str, Callable[..., Any]]
 VOCAB = 2
-LONGEST = 1 << 40  # tokens of a text
+LONGEST = 1 << 40  # tokens
 
 
 def emulated(model: Emulation) -> Conversion:
-    """As a conversion of it would be, but for weights and what computes with them."""
+    """Return the conversion of an emulated model, without weights or programs."""
     context = Value(Name("context"), make_spec(("B",), MOMENT))
     program = Program((context,), None, (), (), {})
     return Conversion(
@@ -43,7 +43,7 @@ def emulated(model: Emulation) -> Conversion:
 
 
 def slices_on(device: EmulatedDevice) -> list[BoundSlice]:
-    """Those of a rank: their context is when it is there, and the tokens are all 0."""
+    """Return a rank's slices: context carries the time it is ready, and all tokens are 0."""
     model = device.model
 
     def first(context: Context, _: Tensor | None) -> tuple[Tensor, Any]:

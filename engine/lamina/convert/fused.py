@@ -1,7 +1,7 @@
-"""Split a fused QKV projection, so that Q can be computed and sent before K and V are.
+"""Splitting of a fused QKV projection, so that Q can be computed and sent before K and V.
 
-Element numbers are pushed through the views between the projection and its users; where a view holds only
-elements that Q needs, or only elements that it does not, it becomes a projection of its own on those rows.
+Element indices are propagated through the views between the projection and its users; a view with only
+elements that Q needs, or only elements that it does not need, becomes a projection of its own on those rows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lamina.convert.trace import ATTENTION
 
 _aten = torch.ops.aten
 
-# Operators that move elements and change none.
+# Operators that move elements without changing them.
 _MOVES = frozenset(
     {
         *("view", "reshape", "_unsafe_view", "flatten", "unflatten", "transpose", "permute", "movedim", "t"),
@@ -37,11 +37,11 @@ class _Projection:
     weight: fx.Node
     bias: fx.Node | None
     source: fx.Node
-    rows_dim: int  # the weight's dimension that the output's last one comes from
+    rows_dim: int  # the weight's dimension that becomes the output's last one
 
 
 def split_fused(graph: fx.Graph) -> None:
-    """Split every projection that an attention's q shares with something q does not need."""
+    """Split every projection that computes q together with values q does not need."""
     levels = levels_of(graph)
     for attention in [node for node in graph.nodes if node.target is ATTENTION]:
         query = attention.args[0]
@@ -53,7 +53,7 @@ def split_fused(graph: fx.Graph) -> None:
 
 
 def _own_arguments(levels: dict[fx.Node, int], level: int, node: fx.Node) -> Iterator[fx.Node]:
-    """What the node needs directly of its own slice."""
+    """Yield the node's arguments in its own slice."""
     for argument in node.all_input_nodes:
         if levels.get(argument) == level and argument.op == "call_function":
             yield argument
@@ -79,25 +79,25 @@ def _split(graph: fx.Graph, projection: _Projection, needed: set[fx.Node]) -> No
     elements = torch.arange(row[-1]).view(row)
     roots = _roots(projection.node, elements, needed)
     if roots is None or len(roots) < 2 or all(_purposes(root, needed) == {True} for root, _ in roots):
-        return  # q would not start a moment earlier
+        return  # q would not be ready earlier
     for root, index in roots:
         root.replace_all_uses_with(_part(graph, projection, root, Rows(index.flatten())))
-    # What is left of the fused one is unused; the walk goes from the last user up.
-    for node in reversed([projection.node, *_moved(projection.node)]):
+    # The fused projection is unused now; nodes are erased from the last user up.
+    for node in reversed([projection.node, *_moved_nodes(projection.node)]):
         if not node.users:
             graph.erase_node(node)
 
 
-def _moved(node: fx.Node) -> list[fx.Node]:
+def _moved_nodes(node: fx.Node) -> list[fx.Node]:
     return sorted(reachable(node, lambda one: [user for user in one.users if op_name(user) in _MOVES]))
 
 
 def _roots(node: fx.Node, value: Any, needed: set[fx.Node]) -> list[tuple[fx.Node, Tensor]] | None:
-    """The highest views below `node` that serve q only or others only, with the elements each holds."""
+    """Return the topmost views below `node` used by q only or by others only, with their elements."""
     roots: list[tuple[fx.Node, Tensor]] = []
     for user in node.users:
         if op_name(user) not in _MOVES or len(user.all_input_nodes) != 1:
-            return None  # something uses Q's rows and others' together
+            return None  # one user needs Q's rows and others together
         index = _move(user, value)
         if isinstance(index, Tensor) and len(_purposes(user, needed)) == 1:
             if (spec := spec_of(user)) is None or spec.dims[0] != BATCH:
@@ -117,7 +117,7 @@ def _move(node: fx.Node, value: Any) -> Any:
 
 
 def _purposes(node: fx.Node, needed: set[fx.Node]) -> set[bool]:
-    """Whether q, others, or both use what this view holds."""
+    """Return whether q (True) and others (False) use this view."""
     purposes: set[bool] = set()
     for user in node.users:
         if op_name(user) in _MOVES and user.target is not ATTENTION:
@@ -128,21 +128,21 @@ def _purposes(node: fx.Node, needed: set[fx.Node]) -> set[bool]:
 
 
 def _part(graph: fx.Graph, projection: _Projection, root: fx.Node, rows: Rows) -> fx.Node:
-    """The projection on `rows` alone, in the shape that `root` has."""
-    whole, root_spec = known_spec(projection.node), known_spec(root)
+    """Write the projection on `rows` alone, in the shape of `root`."""
+    full, root_spec = known_spec(projection.node), known_spec(root)
     with graph.inserting_before(projection.node):
-        weight = _taken(graph, projection.weight, projection.rows_dim, rows)
-        bias = None if projection.bias is None else _taken(graph, projection.bias, 0, rows)
+        weight = _take_rows(graph, projection.weight, projection.rows_dim, rows)
+        bias = None if projection.bias is None else _take_rows(graph, projection.bias, 0, rows)
         old = projection.node.args
         args = (bias, old[1], weight) if projection.rows_dim == 1 else (old[0], weight, bias)
         part = graph.call_function(projection.node.target, args)  # type: ignore[arg-type]
-        part.meta["spec"] = make_spec((*whole.dims[:-1], len(rows)), whole.dtype)
+        part.meta["spec"] = make_spec((*full.dims[:-1], len(rows)), full.dtype)
         shaped = graph.call_function(_aten.view.default, (part, [-1, *root_spec.dims[1:]]))
         shaped.meta["spec"] = root_spec
     return shaped
 
 
-def _taken(graph: fx.Graph, weight: fx.Node, dim: int, rows: Rows) -> fx.Node:
+def _take_rows(graph: fx.Graph, weight: fx.Node, dim: int, rows: Rows) -> fx.Node:
     node = graph.call_function(take_rows, (weight, dim, rows))  # type: ignore[arg-type]  # fx keeps any object
     spec = known_spec(weight)
     dims = (*spec.dims[:dim], len(rows), *spec.dims[dim + 1 :])

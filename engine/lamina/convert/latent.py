@@ -1,4 +1,4 @@
-"""Multi-head latent attention: one vector is stored of a token, and keys and values are products of it.
+"""Multi-head latent attention (MLA): one vector is stored per token, and keys and values are products of it.
 
 Such a model stores a latent vector and a key's rotated part, and expands both before it attends: a head's
 key is a product of the latent with a weight, beside the rotated part, and its value another product.
@@ -6,8 +6,8 @@ Attention over expanded keys is rewritten into attention over what is stored, on
 rotated part: the weight that would expand keys is multiplied into q, and the one that would expand values
 into the result (absorption). The slices multiply, or attention does, with constants that it is given.
 
-How keys and values are made is not taken from names. Numbers that say where they are from are pushed through
-the operators between what is stored and attention, and what comes out must be such a product.
+How keys and values are made does not depend on names: indices are propagated through the operators between
+the stored tensors and attention, and the result must be such a product.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from lamina.operators import Absorb
 
 _aten = torch.ops.aten
 
-# Operators that move elements and change none, those that write them into another tensor included.
+# Operators that move elements without changing them, including those that write into another tensor.
 _MOVES = frozenset(
     {
         *("view", "reshape", "_unsafe_view", "transpose", "permute", "slice", "narrow", "split", "getitem"),
         *("split_with_sizes", "expand", "squeeze", "unsqueeze", "contiguous", "clone", "cat", "copy_"),
     }
 )
-_NOWHERE = -(1 << 40)  # where a number in fresh memory is from
+_UNWRITTEN = -(1 << 40)  # index of uninitialised elements
 
 
 def absorb(graph: fx.Graph, by: Absorb = "model") -> None:
-    """Let every attention operator over expanded keys attend to what is stored, in place."""
+    """Rewrite every attention operator over expanded keys to attend to the stored latent, in place."""
     for attention in [node for node in graph.nodes if node.target is ATTENTION]:
         stored = [node for node in graph.nodes if node.target is STORED and node.args[1] == attention.args[3]]
         if stored:
@@ -46,19 +46,19 @@ def absorb(graph: fx.Graph, by: Absorb = "model") -> None:
 
 @dataclass(frozen=True)
 class _Expansion:
-    """How keys and values follow from what is stored."""
+    """The computation of keys and values from the stored latent."""
 
     weight: fx.Node
-    latent: fx.Node  # what the weight expands
-    rotated: fx.Node  # what is part of every key as it is
-    keys: Tensor  # rows of the weight that make a head's key: [heads, numbers]
-    values: Tensor  # the same of its value
-    expanded: slice  # where the product is in a key; the rotated part is the rest
-    kept: slice
+    latent: fx.Node  # input of the weight's product
+    rotated: fx.Node  # part of every key, unchanged
+    keys: Tensor  # rows of the weight for each head's key: [heads, elements]
+    values: Tensor  # rows for each head's value
+    expanded: slice  # position of the product in a key
+    rotated_part: slice
 
 
 def _expansion(attention: fx.Node, first: fx.Node, second: fx.Node) -> _Expansion:
-    """Push the numbers of the weight's rows, and of stored elements as -1, -2 and so on, to attention."""
+    """Propagate indices of the weight's rows, and of rotated elements as -1, -2 and so on, to attention."""
     where = f"attention {attention.args[3]}"
     key, value = attention.args[1:3]
     assert isinstance(key, fx.Node)
@@ -78,16 +78,16 @@ def _expansion(attention: fx.Node, first: fx.Node, second: fx.Node) -> _Expansio
     known[rotated] = -1 - torch.arange(width).view(1, 1, 1, -1)
     for node in _between([first, second], attention):
         if node not in known and node.op == "call_function":
-            known[node] = _moved(node, known, where)
+            known[node] = _apply(node, known, where)
     if not all(isinstance(known.get(node), Tensor) for node in (key, value)):
         raise _changed(where)
     keys, values = (known[node][0, :, 0] for node in (key, value))
-    is_kept = keys[0] < 0
-    places = torch.nonzero(is_kept).flatten()
+    is_rotated = keys[0] < 0
+    places = torch.nonzero(is_rotated).flatten()
     if (
         len(places) != width
-        or not torch.equal(keys[:, is_kept], known[rotated].view(1, -1).expand(len(keys), -1))
-        or bool((keys[:, ~is_kept] < 0).any())
+        or not torch.equal(keys[:, is_rotated], known[rotated].view(1, -1).expand(len(keys), -1))
+        or bool((keys[:, ~is_rotated] < 0).any())
         or bool((values < 0).any())
         or len(keys) != len(values)
     ):
@@ -100,7 +100,7 @@ def _expansion(attention: fx.Node, first: fx.Node, second: fx.Node) -> _Expansio
 
 
 def _expands(node: fx.Node, stored: Sequence[fx.Node]) -> bool:
-    """Whether a node is a product of what is stored with a weight."""
+    """Return whether a node is a product of a stored tensor with a weight."""
     if node.target is not _aten.linear.default or node.args[0] not in stored:
         return False
     weight, *bias = node.args[1:]
@@ -108,7 +108,7 @@ def _expands(node: fx.Node, stored: Sequence[fx.Node]) -> bool:
 
 
 def _between(stored: list[fx.Node], attention: fx.Node) -> list[fx.Node]:
-    """All that is computed from what is stored before attention, in order."""
+    """Return the nodes between stored tensors and attention, in order."""
     after: set[fx.Node] = set()
     for node in stored:
         after.update(reachable(node, lambda one: [] if one is attention else list(one.users)))
@@ -116,14 +116,14 @@ def _between(stored: list[fx.Node], attention: fx.Node) -> list[fx.Node]:
     return [node for node in attention.graph.nodes if node in after and node < attention]
 
 
-def _moved(node: fx.Node, known: dict[fx.Node, Any], where: str) -> Any:
-    """What an operator makes of numbers; sizes are those of a batch of one."""
+def _apply(node: fx.Node, known: dict[fx.Node, Any], where: str) -> Any:
+    """Apply an operator to indices; sizes are those of a batch of one."""
     if "size" in node.meta:
         return 1 if node.meta["size"] == BATCH else node.meta["size"]
     target: Any = node.target
     name = target._schema.name.partition("::")[2] if hasattr(target, "_schema") else target.__name__
     if name == "new_empty":
-        return torch.full(known_spec(node).row_shape, _NOWHERE)
+        return torch.full(known_spec(node).row_shape, _UNWRITTEN)
     if name not in _MOVES:
         raise _changed(where)
     args: Any = fx.map_arg(node.args, lambda used: known[used] if used in known else _size(used, where))
@@ -155,19 +155,21 @@ def _rewrite(graph: fx.Graph, attention: fx.Node, how: _Expansion, stored: list[
         to_keys = write.rows(how.weight, how.keys, (heads, -1, rank))
         to_values = write(_aten.transpose.int, write.rows(how.weight, how.values, (heads, width, rank)), 1, 2)
         parts = [node.args[0] for node in (how.latent, how.rotated)]
-        both = write(_aten.cat.default, parts, -1)
+        latent_kv = write(_aten.cat.default, parts, -1)
         part = write(_aten.slice.Tensor, query, 3, how.expanded.start, how.expanded.stop)
-        kept = write(_aten.slice.Tensor, query, 3, how.kept.start, how.kept.stop)
-        # One tensor for both: a value is the key's first numbers.
+        rotated_part = write(_aten.slice.Tensor, query, 3, how.rotated_part.start, how.rotated_part.stop)
+        # One tensor for both: a value is the first part of the key.
         if by == "attention":
-            q = write(_aten.cat.default, [part, kept], -1) if how.expanded.start else query
+            q = write(_aten.cat.default, [part, rotated_part], -1) if how.expanded.start else query
             scoring = (*attention.args[3:], to_keys, to_values)
-            out = write(ATTENTION, q, both, both, *scoring, dims=(BATCH, 1, heads, width))
+            out = write(ATTENTION, q, latent_kv, latent_kv, *scoring, dims=(BATCH, 1, heads, width))
         else:
             part = write(_aten.transpose.int, write(_aten.squeeze.dim, part, 2), 0, 1)
             part = write(_aten.transpose.int, write(_aten.bmm.default, part, to_keys), 0, 1)
-            q = write(_aten.cat.default, [write(_aten.unsqueeze.default, part, 2), kept], -1)
-            over = write(ATTENTION, q, both, both, *attention.args[3:], dims=(BATCH, 1, heads, rank))
+            q = write(_aten.cat.default, [write(_aten.unsqueeze.default, part, 2), rotated_part], -1)
+            over = write(
+                ATTENTION, q, latent_kv, latent_kv, *attention.args[3:], dims=(BATCH, 1, heads, rank)
+            )
             out = write(_aten.reshape.default, over, [-1, heads, rank])
             out = write(_aten.bmm.default, write(_aten.transpose.int, out, 0, 1), to_values)
             out = write(_aten.unsqueeze.default, write(_aten.transpose.int, out, 0, 1), 1)
@@ -179,7 +181,7 @@ def _rewrite(graph: fx.Graph, attention: fx.Node, how: _Expansion, stored: list[
 
 
 class _Writing:
-    """Appends nodes, with the specs that their operators give for a batch of a size that nothing else has."""
+    """Appends nodes with specs, which come from running operators on a batch of a unique size."""
 
     _EXAMPLE = 7_919
 

@@ -1,4 +1,4 @@
-"""A model without memory, built as its config says; and whether a caller's own is still what was built."""
+"""Models on the meta device, built from a config, and the check that a caller's model is unmodified."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from lamina.convert.source import Source
 # In bytes: torch's grouped product refuses strides that are no multiple of it.
 _GROUPED_ALIGNMENT = 16
 _ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function")
-# What a config may ask for besides logits, and a slice does not give.
+# Outputs besides logits that a config may request and slices do not have.
 _OTHER_OUTPUTS = ("output_router_logits", "output_attentions", "output_hidden_states")
 # Only the class and the config are converted. Hooks, replaced modules, adapters, changed numbers and tables
 # exist only in the object: they are detected here and refused, since the slices would leave them out.
 
-# What differs between a model in use and one just built, and changes nothing that is computed.
+# Attributes that may differ from a new model without changing what is computed.
 _HARMLESS = frozenset(
     {
         *("training", "name_or_path", "gradient_checkpointing", "_is_hf_initialized", "_attn_implementation"),
@@ -37,7 +37,7 @@ _ONLY_LOOKS = "transformers.utils.output_capturing"
 
 
 def check_unmodified(given: PreTrainedModel, built: PreTrainedModel) -> None:
-    """Raise a ConversionError that names what `given` has been made into since it was built."""
+    """Raise a ConversionError that names what was changed in `given` since it was built."""
     _check_parameters(given, built)
     modules, expected = dict(given.named_modules()), dict(built.named_modules())
     for name in sorted({*modules, *expected}):
@@ -56,7 +56,7 @@ def check_tables(given: PreTrainedModel, tables: Mapping[str, Tensor]) -> None:
         own = given.get_buffer(name)
         if own.is_meta:
             continue
-        own, restored = own.detach().cpu(), table.to(own.dtype)  # the table of a model in float16 is rounded
+        own, restored = own.detach().cpu(), table.to(own.dtype)  # tables in float16 are rounded
         if own.dtype.is_floating_point:
             # A GPU's powers and cosines may differ in the last bits.
             tolerance = max(1e-5, torch.finfo(own.dtype).eps)
@@ -74,7 +74,7 @@ def check_tables(given: PreTrainedModel, tables: Mapping[str, Tensor]) -> None:
 
 
 def _check_parameters(given: PreTrainedModel, built: PreTrainedModel) -> None:
-    # Adapters, pruned heads and quantised layers all change what the parameters are called or their shape.
+    # Adapters, pruned heads and quantised layers all change parameters' names or shapes.
     ours, theirs = _shapes(given), _shapes(built)
     if ours == theirs:
         return
@@ -97,7 +97,7 @@ def _difference(given: nn.Module | None, built: nn.Module | None) -> str | None:
         return f"is of class {type(given).__name__}, not {type(built).__name__} as its config says"
     if any(_changes(hook) for hooks in _HOOKS for hook in getattr(given, hooks).values()):
         return "has hooks around its forward"
-    # accelerate moves weights about in such a forward, which it marks.
+    # accelerate moves weights in a forward of its own, which it marks.
     if "forward" in given.__dict__ and "forward" not in built.__dict__ and not hasattr(given, "_hf_hook"):
         return "has a forward of its own"
     if (names := {*given._buffers} ^ {*built._buffers}) != set():
@@ -114,8 +114,8 @@ def _changes(hook: Any) -> bool:
 
 
 def _plain(module: nn.Module) -> Iterator[tuple[str, object]]:
-    """A module's numbers, switches and names."""
-    whole = isinstance(module, PreTrainedModel)  # keeps notes on itself, all of them private
+    """Yield a module's plain attributes."""
+    whole = isinstance(module, PreTrainedModel)  # private attributes are bookkeeping
     dropout = isinstance(module, nn.modules.dropout._DropoutNd)  # does nothing in evaluation
     for name, value in vars(module).items():
         if name in _HARMLESS or (whole and name.startswith("_")) or (dropout and name in {"p", "inplace"}):
@@ -127,7 +127,7 @@ def _plain(module: nn.Module) -> Iterator[tuple[str, object]]:
 
 
 def _check_ties(given: PreTrainedModel, built: PreTrainedModel) -> None:
-    """What the config ties must hold the same values; what only the object ties does so anyway."""
+    """Raise a ConversionError if parameters that the config ties have different values."""
     ours = dict(given.named_parameters(remove_duplicate=False))
     first: dict[int, str] = {}
     for name, parameter in built.named_parameters(remove_duplicate=False):
@@ -141,7 +141,7 @@ def _check_ties(given: PreTrainedModel, built: PreTrainedModel) -> None:
 
 
 def build_on_meta(source: Source) -> PreTrainedModel:
-    """The model with every parameter on the meta device: shapes, no memory."""
+    """Build the model with every parameter on the meta device, without memory."""
     _refuse_activations(source.config)
     model = _build(source, source.experts)
     if source.experts != "batched_mm" and not _can_group(model):
@@ -153,7 +153,7 @@ def build_on_meta(source: Source) -> PreTrainedModel:
 
 def _build(source: Source, experts: str | None) -> PreTrainedModel:
     build: Any = source.model_class._from_config if source.model_class else AutoModelForCausalLM.from_config
-    config = copy.deepcopy(source.config)  # building notes in it what it was built for
+    config = copy.deepcopy(source.config)  # building changes the config
     config._experts_implementation = experts
     for output in _OTHER_OUTPUTS:
         if getattr(config, output, False):
@@ -163,7 +163,7 @@ def _build(source: Source, experts: str | None) -> PreTrainedModel:
     try:
         with torch.device("meta"):
             model: PreTrainedModel = build(config, **options)
-    except Exception as error:  # any of transformers' model files may fail in its own way
+    except Exception as error:  # model files may raise anything
         if isinstance(error, KeyError) and error.args == (
             "lamina",
         ):  # a table of attention classes of its own
@@ -190,7 +190,7 @@ def _refuse_activations(config: Any) -> None:
 
 
 def _can_group(model: PreTrainedModel) -> bool:
-    """Whether rows of all experts' weights, laid out either way, start at multiples of what kernels need."""
+    """Return whether rows of all experts' weights, in either layout, are aligned for grouped kernels."""
     return all(
         size * weight.itemsize % _GROUPED_ALIGNMENT == 0
         for weight in model.parameters()

@@ -1,5 +1,4 @@
-"""Bring a traced graph into one plain form: nothing that checks, does nothing, is there twice or writes in
-place."""
+"""Normalisation of a traced graph: no checks, no-ops, duplicates or in-place writes."""
 
 from __future__ import annotations
 
@@ -28,10 +27,10 @@ _REDUCTIONS = frozenset(
         *("cumsum", "cumprod", "cummax", "cummin", "sort", "argsort", "topk", "median", "kthvalue"),
     }
 )
-# How torch.export names a size that only the values decide.
+# torch.export's name of a size that depends on values.
 _UNKNOWN_SIZE = re.compile(r"\bu\d+\b")
-# Composite operators that never return their input. Any other composite operator may, whatever its schema
-# declares: dropout in evaluation is its input, einsum may be a transpose.
+# Composite operators that never return their input. Others may, whatever their schema declares: dropout in
+# evaluation returns its input, einsum may be a transpose.
 _FRESH = frozenset(
     {
         *("linear", "matmul", "softmax", "log_softmax", "layer_norm", "rms_norm", "silu", "relu6", "selu"),
@@ -47,7 +46,7 @@ def normalise(traced: Traced, absorbing: Absorb = "model") -> fx.Node:
     for node in graph.nodes:
         annotate(node)
     absorb(graph, absorbing)
-    # First of all what is written in place, while two tensors that start out equal are still two.
+    # In-place writes first, before equal tensors are merged.
     for node in [node for node in graph.nodes if node.op == "call_function"]:
         if op_name(node) in _CHECKS:
             graph.erase_node(node)
@@ -55,20 +54,20 @@ def normalise(traced: Traced, absorbing: Absorb = "model") -> fx.Node:
         _refuse(node)
         copies = True in node.args or True in node.kwargs.values()
         if op_name(node) == "to" and not copies and (itself := _same_value(node)):
-            node.replace_all_uses_with(itself)  # not even a copy: what is written into one is in the other
+            node.replace_all_uses_with(itself)  # not a copy: both share memory
             graph.erase_node(node)
             continue
         if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
             _make_pure(node)
     take_positions(traced)
     batch = _batch_size(traced)
-    seen: dict[Any, fx.Node] = {}
+    first_of: dict[Any, fx.Node] = {}
     for node in list(graph.nodes):
         if node.op != "call_function" or node is batch:
             continue
         _canonical(node, batch)
         same = batch if node.meta.get("size") == BATCH else _same_value(node)
-        same = same or seen.setdefault(_key(node), node)
+        same = same or first_of.setdefault(_key(node), node)
         if same is not node:
             node.replace_all_uses_with(same)
             graph.erase_node(node)
@@ -88,7 +87,7 @@ def normalise(traced: Traced, absorbing: Absorb = "model") -> fx.Node:
 
 
 def op_name(node: fx.Node) -> str:
-    """The operator's bare name: `linear` for aten.linear.default."""
+    """Return the operator's bare name: `linear` for aten.linear.default."""
     target = node.target
     if isinstance(target, torch._ops.OpOverload):
         return target._schema.name.partition("::")[2]
@@ -123,7 +122,7 @@ def _inactive_dropout(node: fx.Node) -> bool:
 
 
 def _canonical(node: fx.Node, batch: fx.Node) -> None:
-    """Write the same operation in the same way, with no device and no example's batch size in it."""
+    """Rewrite a node in canonical form, without device or the example's batch size."""
     name, spec = op_name(node), spec_of(node)
     if name in _CASTS and spec is not None:
         node.target, node.args, node.kwargs = _aten.to.dtype, (node.args[0], spec.dtype), {}
@@ -133,7 +132,7 @@ def _canonical(node: fx.Node, batch: fx.Node) -> None:
         node.args = (node.args[0], _expanded(node, batch))
         node.kwargs = {}
     elif node.target is _aten.histc.default:
-        # Counted in floats because there is no kernel for integers on CPUs; both are exact here.
+        # CPUs have no kernel for integers; counts in floats are exact.
         _count_in_floats(node)
     elif name == "grouped_mm_fallback":
         # transformers' loop over experts, chosen while tracing only; torch's own operator computes the same.
@@ -143,7 +142,7 @@ def _canonical(node: fx.Node, batch: fx.Node) -> None:
 
 
 def _sizes(dims: tuple[int | str, ...], written: Any) -> list[Any]:
-    """The sizes of a reshape with -1 for the one dimension that grows with the batch."""
+    """Return the sizes of a reshape with -1 for the one dimension that grows with the batch."""
     if sum(isinstance(dim, str) for dim in dims) > 1:
         return list(written)
     return [dim if isinstance(dim, int) else -1 for dim in dims]
@@ -175,7 +174,7 @@ def _count_in_floats(node: fx.Node) -> None:
 
 
 def _same_value(node: fx.Node) -> fx.Node | None:
-    """The input that this node only passes on, if that is all it does."""
+    """Return the input that this node passes through unchanged, if it does."""
     name = op_name(node)
     if not node.args or not isinstance(node.args[0], fx.Node):
         return None
@@ -185,7 +184,7 @@ def _same_value(node: fx.Node) -> fx.Node | None:
         return None
     same_shape = spec.dims == given.dims
     if name == "copy" and isinstance(node.args[1], fx.Node) and known_spec(node.args[1]) == spec:
-        return node.args[1]  # all of it is written over
+        return node.args[1]  # overwrites everything
     if name in _IDENTITIES or (name == "dropout" and _inactive_dropout(node)):
         return source
     if not same_shape or spec.dtype != given.dtype:
@@ -194,14 +193,14 @@ def _same_value(node: fx.Node) -> fx.Node | None:
         return source
     if name in {"expand", "slice"}:
         return source if name != "slice" or (len(node.args) < 5 or node.args[4] == 1) else None
-    plain = not node.kwargs and spec.dtype.is_floating_point  # division may be told to round
+    plain = not node.kwargs and spec.dtype.is_floating_point  # division may round
     if name in {"mul", "div"} and plain and node.args[1] in (1, 1.0):
         return source
     return None
 
 
 def _key(node: fx.Node) -> Any:
-    """Equal for nodes that compute the same: literals count by type too, since 1, 1.0 and True differ."""
+    """Return a key that is equal for nodes that compute the same; 1, 1.0 and True differ."""
     return (node.target, _frozen(node.args), _frozen(tuple(sorted(node.kwargs.items()))))
 
 
@@ -220,16 +219,16 @@ def _numbers(value: Any) -> list[int]:
 
 
 def _erase_unused(graph: fx.Graph) -> None:
-    # By hand: fx keeps whatever a schema calls impure, and nothing is by now.
+    # Not fx's own function, which keeps impure operators; none of these is impure any more.
     for node in reversed(list(graph.nodes)):
         if node.op == "call_function" and not node.users:
             graph.erase_node(node)
 
 
 def _refuse_mixing(graph: fx.Graph) -> None:
-    """Raise a ConversionError if numbers of different requests are added, sorted or normalised together.
+    """Raise a ConversionError if elements of different requests are added, sorted or normalised together.
 
-    Whole numbers may be: experts are handed their tokens by sorting and counting the experts' indices.
+    Integers may be: experts receive their tokens by sorting and counting the experts' indices.
     """
     for node in graph.nodes:
         target = node.target
@@ -261,12 +260,12 @@ def _over_batch(node: fx.Node, target: torch._ops.OpOverload) -> bool:
     return any(isinstance(spec.dims[dim], str) for dim in dims)
 
 
-# Views of a part, and the operators that give the whole with another one there.
+# Views of a part, and the operators that return the full tensor with that part replaced.
 _PARTS = {"select": _aten.select_scatter.default, "slice": _aten.slice_scatter.default}
 
 
 def _make_pure(node: fx.Node) -> None:
-    """Let later readers of the changed tensor read the pure operator's result instead."""
+    """Replace an in-place operator with its pure variant, whose result later users read."""
     target, name = node.target, op_name(node)
     assert isinstance(target, torch._ops.OpOverload)
     changed = node.args[0] if node.args else None
@@ -290,7 +289,7 @@ def _make_pure(node: fx.Node) -> None:
 
 
 def _write_part(node: fx.Node, part: fx.Node) -> fx.Node:
-    """Write what is copied into a part of a tensor as a copy into all of it; the tensor."""
+    """Rewrite a copy into a part of a tensor as a copy into the full tensor, which is returned."""
     graph, written = node.graph, node.args[1]
     if isinstance(written, fx.Node) and known_spec(written) != known_spec(part):
         raise ConversionError("convert-writes-in-place", "it writes into a part of a tensor in place")
@@ -308,7 +307,7 @@ def _write_part(node: fx.Node, part: fx.Node) -> fx.Node:
 
 
 def _pure(target: torch._ops.OpOverload, name: str) -> torch._ops.OpOverload | None:
-    """The operator that gives what `target` writes into its first argument, if that is all it writes."""
+    """Return the pure operator for `target`, if `target` writes only into its first argument."""
     written = [
         place
         for place, argument in enumerate(target._schema.arguments)
@@ -330,14 +329,14 @@ def _owns_its_memory(node: fx.Node) -> bool:
         return False
     if not _may_alias(source):
         return True
-    # A view owns what it shows if nothing else looks at that.
+    # A view owns its memory if it is the only user of its base.
     return len(source.all_input_nodes) == 1 and all(
         len(given.users) == 1 and _owns_its_memory(given) for given in source.all_input_nodes
     )
 
 
 def _may_alias(node: fx.Node) -> bool:
-    """Whether the node's result may share memory with what it is given."""
+    """Return whether the node's result may share memory with its inputs."""
     target = node.target
     if not isinstance(target, torch._ops.OpOverload):
         return True
@@ -350,21 +349,21 @@ def _may_alias(node: fx.Node) -> bool:
 
 
 def _casts(node: fx.Node) -> bool:
-    """Whether it makes numbers of another type, which are copies whatever its schema allows."""
+    """Return whether a node changes the type, which copies whatever its schema allows."""
     source = node.args[0]
     specs = spec_of(node), spec_of(source) if isinstance(source, fx.Node) else None
     return op_name(node) == "to" and None not in specs and specs[0].dtype != specs[1].dtype  # type: ignore[union-attr]
 
 
 def _keeps_its_type(node: fx.Node, pure: torch._ops.OpOverload, changed: fx.Node) -> bool:
-    """Whether the pure operator gives what fits where the other writes: no wider type, nothing broadcast."""
-    wanted = _example(changed)
+    """Return whether the pure operator's result has the type and shape of the tensor that is written."""
+    expected = _example(changed)
     try:
         arguments: Any = fx.map_arg((node.args, node.kwargs), _example)
         result = pure(*arguments[0], **arguments[1])
     except (RuntimeError, TypeError, NotImplementedError):
         return False
-    return isinstance(result, Tensor) and (result.dtype, result.shape) == (wanted.dtype, wanted.shape)
+    return isinstance(result, Tensor) and (result.dtype, result.shape) == (expected.dtype, expected.shape)
 
 
 def _example(node: fx.Node) -> Any:
@@ -373,10 +372,10 @@ def _example(node: fx.Node) -> Any:
 
 
 def take_positions(traced: Traced) -> None:
-    """Let each request's position stand for `arange(1) + length`, and what is made of that for itself.
+    """Replace `arange(1) + length`, and values computed from it, with each request's own position.
 
-    As it is traced all requests have one length: it is a tensor of one element, which only ever meets numbers
-    and is at last expanded over the batch. Anything else is refused.
+    In the trace all requests have one length: a tensor of one element that is combined with numbers only and
+    finally expanded over the batch. Anything else is refused.
     """
     own: dict[fx.Node, fx.Node] = {}
     expanded: dict[fx.Node, fx.Node] = {}
@@ -402,7 +401,7 @@ def _is_position(node: fx.Node) -> bool:
 
 
 def _widen(node: fx.Node, own: dict[fx.Node, fx.Node]) -> None:
-    """Give it an element for each request."""
+    """Give a node one element per request."""
     spec, target = spec_of(node), node.target
     pointwise = isinstance(target, torch._ops.OpOverload) and torch.Tag.pointwise in target.tags
     known = pointwise or target is _aten.to.dtype or target in _RESHAPES

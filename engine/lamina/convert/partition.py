@@ -1,9 +1,9 @@
-"""Which slice each operator belongs to: one minimum weighted cut for each attention operator.
+"""Partition of operators into slices: one minimum weighted cut per attention operator.
 
-Attention i splits the graph into what it needs (source), what needs it (sink), and operators that are
-neither, which the cut places. Every later attention needs attention i, so all that follows it lies on the
-sink's side whatever it costs: only what depends on no later attention is put into the network, and all cuts
-together take linear time.
+Attention i splits the graph into its inputs (source), its dependents (sink), and other operators, which the
+cut places. Every later attention depends on attention i, so all that follows it is on the sink's side at any
+cost: only operators that depend on no later attention are in the network, and all cuts together take linear
+time.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _NEVER_CUT = 1 << 40
 
 @dataclass(frozen=True)
 class Partition:
-    """Where every node goes. Constant and repeated nodes belong to no slice."""
+    """The slice of every node; constant and repeated nodes belong to none."""
 
     slice_of: dict[fx.Node, int]  # operators, and both inputs in slice 0
     attentions: tuple[fx.Node, ...]
     cut_bytes: tuple[int, ...]  # for one request, of the context saved around each attention
     constant: set[fx.Node]  # depends on weights only: computed once, when weights are bound
-    repeated: set[fx.Node]  # cheap and known everywhere: computed again in each slice that needs it
+    repeated: set[fx.Node]  # cheap, inputs known to all workers: computed in each slice that needs it
 
 
 def levels_of(graph: fx.Graph) -> dict[fx.Node, int]:
-    """For each node, how many attention operators it comes after."""
+    """Return, for each node, how many attention operators precede it."""
     levels: dict[fx.Node, int] = {}
     for node in graph.nodes:
         before = max((levels[argument] for argument in node.all_input_nodes), default=0)
@@ -78,7 +78,7 @@ def partition(traced: Traced, rope: str) -> Partition:
 
 def _classify(traced: Traced, rope: str) -> tuple[set[fx.Node], set[fx.Node]]:
     constant: set[fx.Node] = {*traced.parameters, *traced.buffers, *traced.literals}
-    # Tables made of positions alone; one that looks up a weight (learned positions) is not one of them.
+    # Tables made of positions alone, without learned positions, which look up a weight.
     known = set(constant) - set(traced.parameters)
     if rope == "recompute":
         known.add(traced.positions)
@@ -100,7 +100,7 @@ def _classify(traced: Traced, rope: str) -> tuple[set[fx.Node], set[fx.Node]]:
 
 @dataclass(frozen=True)
 class _Cut:
-    """One minimum cut: what it costs, which candidates lie before it, which values cross it."""
+    """One minimum cut: its cost, the candidates before it, and the values that cross it."""
 
     cost: int
     taken: set[fx.Node]
@@ -108,11 +108,11 @@ class _Cut:
 
 
 def _cut(attention: fx.Node, carried: list[fx.Node], candidates: list[fx.Node], uses: _Uses) -> _Cut:
-    """The minimum cut around one attention operator, among the candidates it does not need itself."""
+    """Compute the minimum cut around one attention operator among candidates it does not depend on."""
     inside = set(candidates)
     needed = set(reachable(attention, lambda node: [one for one in node.all_input_nodes if one in inside]))
     network = Network()
-    # A value costs its bytes once however many use it: that is the edge between the two ends of its node.
+    # A value costs its bytes once for any number of users: the edge between the two ends of its node.
     free = {node: (network.add_node(), network.add_node()) for node in candidates if node not in needed}
     values = [*carried, *candidates]
     ceiling = 1 + sum(uses.bytes(node) for node in values)
@@ -121,7 +121,7 @@ def _cut(attention: fx.Node, carried: list[fx.Node], candidates: list[fx.Node], 
         network.add_edge(entry, exit_, uses.bytes(node))
         for user in uses.of(node):
             if user in free:
-                # A user on the source's side pulls what it uses along; on the sink's side it costs the value.
+                # A user on the source's side forces its inputs there; on the sink's side it costs the value.
                 network.add_edge(exit_, free[user][0], ceiling)
                 network.add_edge(free[user][0], entry, ceiling)
             elif user not in needed:
@@ -137,11 +137,11 @@ def _cut(attention: fx.Node, carried: list[fx.Node], candidates: list[fx.Node], 
 
 
 class _Uses:
-    """Who uses a value, once attention and what is repeated or constant are set aside, and what it weighs."""
+    """Users of values, without attention, repeated and constant nodes, and the bytes of values."""
 
     def __init__(self, traced: Traced, repeated: set[fx.Node], placed: dict[fx.Node, int]) -> None:
         self._repeated = repeated
-        self._placed = placed  # grows: an operator of an earlier slice has had its value
+        self._placed = placed  # grows as operators are assigned to slices
         self._inputs = {traced.tokens, traced.positions}
 
     def of(self, node: fx.Node) -> list[fx.Node]:
@@ -186,11 +186,11 @@ class Network:
             self._left.append(left)
 
     def minimum_cut(self) -> tuple[int, set[int]]:
-        """The cut's cost, and the nodes on the source's side: as many as any cut of that cost has."""
+        """Return the cut's cost and the nodes on the source's side, the most of any cut of that cost."""
         cost = 0
         while (levels := self._levels()) is not None:
-            tried = [0] * len(self._edges)
-            while pushed := self._push(levels, tried):
+            next_edge = [0] * len(self._edges)
+            while pushed := self._push(levels, next_edge):
                 cost += pushed
         beyond = self._reaching_sink()
         return cost, {node for node in range(len(self._edges)) if node not in beyond}
@@ -208,26 +208,26 @@ class Network:
                     queue.append(head)
         return levels if levels[self.SINK] >= 0 else None
 
-    def _push(self, levels: list[int], tried: list[int]) -> int:
+    def _push(self, levels: list[int], next_edge: list[int]) -> int:
         """Send flow along one shortest path; 0 when none is left. No recursion: models are deep.
 
-        `tried[node]` edges of a node lead nowhere in this phase and are not looked at again.
+        Edges of a node before `next_edge[node]` are exhausted in this phase.
         """
         path: list[int] = []
         node = self.SOURCE
         while node != self.SINK:
-            if tried[node] == len(self._edges[node]):
+            if next_edge[node] == len(self._edges[node]):
                 if not path:
                     return 0
                 node = self._heads[path.pop() ^ 1]
-                tried[node] += 1
+                next_edge[node] += 1
                 continue
-            edge = self._edges[node][tried[node]]
+            edge = self._edges[node][next_edge[node]]
             if self._left[edge] and levels[self._heads[edge]] == levels[node] + 1:
                 path.append(edge)
                 node = self._heads[edge]
             else:
-                tried[node] += 1
+                next_edge[node] += 1
         flow = min(self._left[edge] for edge in path)
         for edge in path:
             self._left[edge] -= flow

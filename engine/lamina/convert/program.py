@@ -1,4 +1,4 @@
-"""The program of a slice, in plain data: instructions on named values, in the order in which they run."""
+"""A slice's program as plain data: instructions on named values in execution order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 BATCH = "B"
-# Matrix products: what takes a model worker's time, and what its overlap with messages is counted in.
+# Matrix products, which take most of a model worker's time.
 PRODUCTS = frozenset({"linear", "addmm", "mm", "bmm", "matmul", "_grouped_mm", "baddbmm"})
 
 
@@ -40,14 +40,14 @@ def make_spec(dims: tuple[int | str, ...], dtype: torch.dtype) -> Spec:
 
 
 def spec_of(node: fx.Node) -> Spec | None:
-    """The spec of a node that holds one tensor; None for sizes and tuples."""
+    """Return the spec of a node that is one tensor; None for sizes and tuples."""
     spec = node.meta.get("spec")
     assert spec is None or isinstance(spec, Spec)
     return spec
 
 
 def known_spec(node: object) -> Spec:
-    """The spec of what is known to be a node that holds one tensor."""
+    """Return the spec of a node that must be one tensor."""
     assert isinstance(node, fx.Node)
     spec = spec_of(node)
     assert spec is not None
@@ -55,7 +55,7 @@ def known_spec(node: object) -> Spec:
 
 
 def annotate(node: fx.Node) -> None:
-    """Replace what torch.export noted about a node's value by our own plain description."""
+    """Replace torch.export's metadata of a node with a plain spec."""
     value = node.meta.pop("val", None)
     node.meta.clear()
     if isinstance(value, torch.Tensor):
@@ -65,7 +65,7 @@ def annotate(node: fx.Node) -> None:
 
 
 def dim(size: Any) -> int | str:
-    """A dimension as a number, or as a formula in B when it grows with the batch."""
+    """Return a dimension as a number, or as a formula in B if it grows with the batch."""
     if isinstance(size, int):
         return size
     return _formula(size.node.expr)
@@ -95,15 +95,15 @@ def _at_one(formula: str) -> int:
 
 
 def reachable(start: fx.Node, step: Callable[[fx.Node], Iterable[fx.Node]]) -> list[fx.Node]:
-    """What repeated steps lead to from a node, in the order in which it is found."""
-    found: dict[fx.Node, None] = {}
+    """Return the nodes that repeated steps reach from a node, in order of discovery."""
+    reached: dict[fx.Node, None] = {}
     stack = [start]
     while stack:
         for node in step(stack.pop()):
-            if node not in found:
-                found[node] = None
+            if node not in reached:
+                reached[node] = None
                 stack.append(node)
-    return list(found)
+    return list(reached)
 
 
 class Name(str):
@@ -137,17 +137,17 @@ class Instruction:
         return str(schema.name).partition("::")[2] if schema is not None else self.op.__name__
 
     def uses(self) -> Iterator[Name]:
-        """The names among its arguments."""
+        """Iterate over the names among the arguments."""
         return iter(self._uses)
 
     @cached_property
     def _uses(self) -> tuple[Name, ...]:
-        # Asked for again and again, where slices are drawn, written and split.
+        # Cached: drawing, writing and splitting slices read it often.
         return tuple(names_in((self.args, self.kwargs)))
 
 
 def names_in(value: Any) -> Iterator[Name]:
-    """Every Name in nested lists, tuples and dicts."""
+    """Yield every Name in nested lists, tuples and dicts."""
     if isinstance(value, Name):
         yield value
     elif isinstance(value, (list, tuple)):
@@ -158,7 +158,7 @@ def names_in(value: Any) -> Iterator[Name]:
 
 
 def with_names(value: Any, fill: Callable[[Name], Any], other: Callable[[Any], Any] = lambda it: it) -> Any:
-    """The same lists, tuples and dicts with something else for every Name, and for what is neither."""
+    """Map every Name in nested lists, tuples and dicts with `fill`, and every other leaf with `other`."""
     if isinstance(value, Name):
         return fill(value)
     if isinstance(value, (list, tuple)):
@@ -170,7 +170,7 @@ def with_names(value: Any, fill: Callable[[Name], Any], other: Callable[[Any], A
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a slice between two messages: what it runs and what it must give."""
+    """A part of a slice between two messages: its instructions and results."""
 
     name: str  # "query", "keyvalue", "rest" or "logits"
     instructions: tuple[Instruction, ...]
@@ -186,15 +186,15 @@ class Program:
     weights: tuple[Value, ...]
     pieces: tuple[Piece, ...]
     specs: dict[Name, Spec] = field(repr=False)  # of every tensor in it
-    bound: tuple[Name, ...] = ()  # what it is given once, before its weights, that is no tensor
+    bound: tuple[Name, ...] = ()  # other objects bound once, before the weights
 
     def inputs(self) -> tuple[Name, ...]:
-        """What it is called with, in order."""
+        """Return the names of the arguments, in order."""
         attended = () if self.attended is None else (self.attended.name,)
         return (*(value.name for value in self.context), *attended)
 
-    def kept_after(self, position: int) -> tuple[Name, ...]:
-        """What must outlive piece number `position`: made or given by then, and used later."""
+    def live_after(self, position: int) -> tuple[Name, ...]:
+        """Return the values that exist after piece `position` and are used later."""
         weights = {value.name for value in self.weights}
         later: set[Name] = set()
         for piece in self.pieces[position + 1 :]:
@@ -207,49 +207,49 @@ class Program:
         return tuple(name for name in there if name in later)
 
 
-# By these names generated code is given them, beside its weights.
+# Names of bound objects in generated code.
 COLLECTIVE, RANK = Name("collective"), Name("rank")
 
 
 class Collective(Protocol):
-    """How one rank combines values with the others. All ranks call the same methods in the same order.
+    """Collective operations between ranks; all ranks call the same methods in the same order.
 
     The argument is contiguous and not used afterwards; the result must outlive later calls.
     """
 
     def all_reduce(self, x: Tensor) -> Tensor:
-        """The sum over all ranks, the same to the bit on each; may work in place."""
+        """Return the sum over all ranks, bitwise the same on each; may work in place."""
         ...
 
     def all_gather(self, x: Tensor) -> Tensor:
-        """All ranks' tensors side by side along the last dimension, in the order of ranks."""
+        """Return all ranks' tensors concatenated along the last dimension, in rank order."""
         ...
 
 
-# What keeps state between tokens is given to generated code by this name.
+# Name of the recurrent states in generated code.
 STATES = Name("states")
 
 
 class States(Protocol):
-    """What a slice keeps of the requests of a batch between tokens; numbers count within the slice."""
+    """A slice's recurrent states of the requests of a batch; numbers count within the slice."""
 
     def read(self, number: int) -> Tensor:
-        """A row for each request, as it was after its last token."""
+        """Return a row for each request, as of its last token."""
         ...
 
     def write(self, number: int, rows: Tensor) -> None:
-        """The same after this token."""
+        """Store a row for each request, as of this token."""
         ...
 
 
 def own_part(x: Tensor, rank: int, degree: int) -> Tensor:
-    """A rank's heads of a value that every rank has whole."""
+    """Return a rank's heads of a value that every rank has in full."""
     heads = x.shape[1] // degree
     return x.narrow(1, rank * heads, heads).contiguous()
 
 
 class Rows:
-    """Which rows (or columns) of a weight a projection keeps."""
+    """The rows (or columns) of a weight that a projection uses."""
 
     def __init__(self, index: Tensor) -> None:
         self.index = index
@@ -268,7 +268,7 @@ class Rows:
 
 
 def take_rows(weight: Tensor, dim: int, rows: Rows) -> Tensor:
-    """Those rows of a weight: a view of it where they are adjacent, else a copy."""
+    """Return the rows of a weight: a view if they are adjacent, else a copy."""
     if rows.start is not None:
         return weight.narrow(dim, rows.start, len(rows))
     return weight.index_select(dim, rows.index.to(weight.device))

@@ -1,9 +1,9 @@
-"""A slice that keeps state, for some tokens of one text: what depends on the token before runs one by one.
+"""A slice with recurrent state for several tokens of one prompt.
 
-All else runs for all of the tokens together, as it does for the requests of a batch: products with weights
-above all, which then read their weights once. What has to run in turn follows from the program: an operator
-lies between reading a state and writing it. Operators around that, whose values are as large as a state,
-run in turn, too: together they would take its memory for every token. So do experts in batched products.
+Operators between reading a state and writing it depend on the previous token and run token by token. Others
+run for all tokens together, like for the requests of a batch: above all products, which then read their
+weights once. Adjacent operators whose values are as large as a state also run token by token, since together
+they would need a state's memory for every token; so do experts in batched products.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SIZE = torch.ops.aten.sym_size.int
 
 
 def prompt_source(program: Program) -> Code:
-    """Source of `bind`, whose function gives q, what is stored, and the context; of a last slice nothing."""
+    """Return the source of `bind`, whose function returns (q,), (k, v) and context, if any."""
     phases = _phases(program)
     writer = Writer(program)
     statements: list[_Statement] = []
@@ -42,14 +42,14 @@ def prompt_source(program: Program) -> Code:
 
 
 def in_turn(step: Callable[..., tuple[Tensor, ...]], *rows: Tensor) -> tuple[Tensor, ...]:
-    """What a step gives for one token after the other."""
+    """Run a step for one token after the other and concatenate the results."""
     made = [step(*row) for row in zip(*(torch.split(one, 1) for one in rows), strict=True)]
     return tuple(map(torch.cat, zip(*made, strict=True)))
 
 
 @dataclass(frozen=True)
 class _Phase:
-    """Operators that run for all tokens together, or all of them for each token in turn."""
+    """Operators that run either for all tokens together or token by token."""
 
     instructions: list[Instruction]
     in_turn: bool
@@ -61,7 +61,7 @@ class _Phase:
 
 @dataclass(frozen=True)
 class _Statement:
-    """Lines that use some values, which are given up after their last use, and make others."""
+    """Source lines with the values that they use and make."""
 
     lines: list[str]
     uses: set[Name]
@@ -73,15 +73,15 @@ def _gives(program: Program) -> list[tuple[Name, ...]]:
 
 
 def _needed(program: Program) -> Iterable[Instruction]:
-    """What runs, without what only logits need: a prompt has none."""
-    wanted = {name for part in _gives(program) for name in part}
-    kept = []
+    """Return the instructions that run, without those only logits need: a prompt has none."""
+    needed = {name for part in _gives(program) for name in part}
+    code = []
     for piece in reversed(program.pieces):
         for one in reversed(piece.instructions):
-            if one.op is States.write or one.result in wanted:
-                kept.append(one)
-                wanted.update(one.uses())
-    return reversed(kept)
+            if one.op is States.write or one.result in needed:
+                code.append(one)
+                needed.update(one.uses())
+    return reversed(code)
 
 
 def _together(phase: _Phase, writer: Writer) -> Iterable[_Statement]:
@@ -90,7 +90,7 @@ def _together(phase: _Phase, writer: Writer) -> Iterable[_Statement]:
 
 
 def _in_turn(program: Program, phases: Sequence[_Phase], number: int, writer: Writer) -> Iterable[_Statement]:
-    """A function of one token, and the call of it for each."""
+    """Write a function of one token and its call for all tokens."""
     phase = phases[number]
     used = {name for one in phase.instructions for name in one.uses()} - phase.made
     rows = [name for name, spec in program.specs.items() if name in used and _rows(spec)]
@@ -109,18 +109,18 @@ def _in_turn(program: Program, phases: Sequence[_Phase], number: int, writer: Wr
     yield _Statement(lines, used, set(gives))
 
 
-def _with_ends(statements: Sequence[_Statement], kept: set[Name]) -> Iterable[str]:
+def _with_ends(statements: Sequence[_Statement], retained: set[Name]) -> Iterable[str]:
     made = {name for one in statements for name in one.makes}
     last = {name: number for number, one in enumerate(statements) for name in one.uses if name in made}
     for number, one in enumerate(statements):
         yield from one.lines
-        dead = sorted(name for name in one.uses if last.get(name) == number and name not in kept)
+        dead = sorted(name for name in one.uses if last.get(name) == number and name not in retained)
         if dead:
             yield f"del {', '.join(dead)}"
 
 
 def _sizes(program: Program) -> dict[Name, Instruction]:
-    """What only says how many tokens there are, or computes with that."""
+    """Return the instructions that compute only with the number of tokens."""
     sizes: dict[Name, Instruction] = {}
     for piece in program.pieces:
         for one in piece.instructions:
@@ -132,7 +132,7 @@ def _sizes(program: Program) -> dict[Name, Instruction]:
 
 
 def _rows(spec: Spec) -> bool:
-    """Whether it has a row for each token, and nothing else that grows with them."""
+    """Return whether only the first dimension grows with the tokens."""
     return spec.dims[:1] == (BATCH,) and not _grows(spec.dims[1:])
 
 
@@ -141,7 +141,7 @@ def _grows(dims: Sequence[int | str]) -> bool:
 
 
 class _Flow:
-    """Who uses what in a program; sizes, which every phase has, are left out."""
+    """Data flow of a program without sizes, which every phase computes itself."""
 
     def __init__(self, program: Program) -> None:
         self.sizes = _sizes(program)
@@ -161,8 +161,9 @@ class _Flow:
         self._state_bytes = min(program.specs[self.code[each[0]].result].bytes for each in states.values())
 
     def _loops(self, states: Iterable[list[int]]) -> list[list[int]]:
-        """Operators that need each other's values, of this token or the one before: what is written is read
-        for the next one.
+        """Return groups of operators that need each other's values, of this token or the one before.
+
+        A state that is written is read for the next token.
         """
         after = [set(users) for users in self.users]
         for each in states:
@@ -181,7 +182,7 @@ class _Flow:
         return [list(loop) for loop in loops if loop]
 
     def stays(self, number: int) -> bool:
-        """Whether it should not leave its phase: it has no row for each token, or one as large as a state."""
+        """Return whether a value should stay in its phase: no row per token, or rows as large as a state."""
         spec = self.code[number].spec
         return spec is None or (_grows(spec.dims) and (not _rows(spec) or spec.bytes >= self._state_bytes))
 
@@ -190,12 +191,12 @@ class _Flow:
         return one.op_name in PRODUCTS and not self._weights.isdisjoint(one.uses())
 
     def copies(self, number: int) -> bool:
-        """Whether it looks up weights, as batched products of experts do: a copy for every token."""
+        """Return whether an operator copies weights for every token, as batched products of experts do."""
         one = self.code[number]
         return one.op_name == "index" and one.args[0] in self._weights
 
     def in_turn(self) -> tuple[set[int], set[int]]:
-        """What runs token by token, and what of it only makes large values for the rest of it."""
+        """Return the operators that run token by token, and those of them that only make large values."""
         inside = {number for loop in self.loops for number in loop}
         inside |= {number for number in range(len(self.code)) if self.copies(number)}
         for number in range(len(self.code)):
@@ -215,7 +216,7 @@ class _Flow:
 
 
 def _phases(program: Program) -> list[_Phase]:
-    """Everything in turn if a value that goes from one phase to another has no row for each token."""
+    """Split a program into phases; only one if a value between phases has no row per token."""
     flow = _Flow(program)
     levels = _levels(flow)
     level_of = dict(zip((one.result for one in flow.code), levels, strict=True))
@@ -234,7 +235,7 @@ def _phases(program: Program) -> list[_Phase]:
 
 
 def _levels(flow: _Flow) -> list[int]:
-    """In which phase an operator runs: in odd ones token by token."""
+    """Return each operator's phase; odd phases run token by token."""
     inside, late = flow.in_turn()
     levels, before = [int(number in inside) for number in range(len(flow.code))], [-1]
     while levels != before:

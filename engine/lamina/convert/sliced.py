@@ -1,4 +1,4 @@
-"""A model in slices: what follows from its architecture alone, and its slices with weights."""
+"""A model cut into slices, with and without weights."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 BACKENDS = ("python", "torch", "aot", "cudagraph")
-# Those that take batches of any size as they are.
+# Backends without preparation per batch size.
 EAGER = ("python", "torch")
-# The function for prompts is given the same weights, and is of the program as it was.
+# The function for prompts uses the same weights with the original program, so that products are not merged.
 _FOR_STATES = Fusing(merge=False)
 
 
 @dataclass(frozen=True)
 class SlicedModel:
-    """What follows from an architecture alone; conversions of the same architecture share it."""
+    """The slices of an architecture without weights; conversions of one architecture share it."""
 
     slices: tuple[Slice, ...] = field(repr=False)
     classes: tuple[SliceClass, ...] = field(repr=False)
     attentions: tuple[AttentionOp, ...]
     cut_bytes: tuple[int, ...]  # context for one request, around each attention operator
     constants: Mapping[Name, Constant] = field(repr=False)
-    tables: Mapping[str, Tensor] = field(repr=False)  # those that no checkpoint holds, by the buffer's name
-    states: tuple[StateSpec, ...] = field(repr=False)  # kept between tokens, besides keys and values
+    tables: Mapping[str, Tensor] = field(repr=False)  # buffers that are in no checkpoint, by name
+    states: tuple[StateSpec, ...] = field(repr=False)  # besides keys and values
 
     @property
     def state_bytes(self) -> int:
-        """That recurrent layers keep of a request."""
+        """Bytes of recurrent state per request."""
         return sum(state.spec.bytes for state in self.states)
 
     def place_for(self, backend: str, device: torch.device | str) -> torch.device:
-        """The device, where the backend can run these slices on it; else a ConversionError."""
+        """Return the device if the backend can run these slices on it; else raise a ConversionError."""
         if backend not in BACKENDS:
             raise ConversionError(
                 "convert-backend-unknown", f"there is no backend {backend!r}; choose {', '.join(BACKENDS)}"
@@ -71,19 +71,19 @@ class SlicedModel:
         q_first: bool = True,
         only: range | None = None,
     ) -> list[BoundSlice]:
-        """The slices with weights, ready to run; all, or `only` some that follow each other.
+        """Return the slices with weights, ready to run; all, or the range `only`.
 
         `tensors` has them by their names in the Hugging Face model; either name of a tied pair is enough, and
-        tables that no checkpoint holds are made here. A weight is copied only to be moved, cast, split or
-        packed. On a CPU the backend "python" runs native operators where it finds their patterns, "torch"
-        runs none; without `q_first`, "python" computes k and v with q, and makes their products one.
+        tables that are in no checkpoint are computed. A weight is copied only to be moved, cast, split or
+        packed. On a CPU the backend "python" replaces patterns with native operators, "torch" does not;
+        without `q_first`, "python" computes k and v together with q in merged products.
         """
         place = self.place_for(backend, device)
         memory = StateMemory(self.states, place)
         constants = BoundConstants(self.constants, tensors_by_name(tensors), place)
         bound: list[BoundSlice] = []
         fusing = Fusing(merge=packs(), join=not q_first) if backend in ("python", "cudagraph") else None
-        for piece in chosen(self.slices, only):
+        for piece in selected(self.slices, only):
             weights = [constants[name] for name in piece.weights]
             kind = self.classes[piece.class_index]
             if piece.states:
@@ -97,8 +97,8 @@ class SlicedModel:
         return bound
 
 
-def chosen(slices: Sequence[Slice], only: range | None) -> Sequence[Slice]:
-    """All, or those of a range."""
+def selected(slices: Sequence[Slice], only: range | None) -> Sequence[Slice]:
+    """Return all slices, or those of a range."""
     return slices if only is None else slices[only.start : only.stop]
 
 
@@ -113,7 +113,7 @@ def _bind(
     if backend in EAGER:
         return bind_python(kind, index, weights, device, fusing=fusing)
     if backend == "aot":
-        from lamina.convert.aot import bind_aot  # needs the exporter and a compiler, which others do not
+        from lamina.convert.aot import bind_aot  # imports the exporter, which other backends do not need
 
         return bind_aot(kind, index, weights, device)
     return graphed(bind_python(kind, index, weights, device, fusing=fusing), kind.program, device)

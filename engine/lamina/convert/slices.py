@@ -1,4 +1,4 @@
-"""Slices of a conversion, and the classes of those that run the same code."""
+"""Slices of a conversion, and classes of slices that run the same code."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ class Carried:
 
 @dataclass(frozen=True)
 class Slice:
-    """One of the n+1 pieces that the model falls into between its attention operators."""
+    """One of the n+1 parts of a model between its n attention operators."""
 
     index: int
     program: Program
     weights: tuple[Name, ...]  # the constants that fill the program's weights, in their order
-    carried: tuple[Carried, ...]  # what `rest` gives, in its order: the context of the next slice
-    states: tuple[int, ...] = ()  # the model's, in the order in which the slice counts them
+    carried: tuple[Carried, ...]  # the results of `rest` in order: the context of the next slice
+    states: tuple[int, ...] = ()  # the model's numbers of this slice's states, in order
     class_index: int = -1  # once slices of the same structure are known
 
 
 @dataclass(frozen=True)
 class SliceClass:
-    """A structure that one or more slices have."""
+    """A class of slices with one structure."""
 
     index: int
-    program: Program = field(repr=False)  # its first slice's; others have equal ones
+    program: Program = field(repr=False)  # of the first slice; others have equal ones
     code: Code = field(repr=False)
     members: tuple[int, ...]
 
@@ -61,13 +61,13 @@ class SliceClass:
 
     @cached_property
     def bind(self) -> Callable[..., tuple[Callable[..., Any], ...]]:
-        """Compiled source: takes a device and the weights, gives the functions of the pieces."""
+        """Compiled source: takes a device and the weights, returns the functions of the pieces."""
         compiled: Callable[..., tuple[Callable[..., Any], ...]]
         compiled = self.code.function("bind", f"<slice class {self.index}>")
         return compiled
 
     def fused(self, how: Fusing) -> Fused:
-        """The program as one device runs it; made once."""
+        """Return the program rewritten for a device; cached."""
         if how not in self._fused:
             self._fused[how] = fuse(self.program, how)
         return self._fused[how]
@@ -78,7 +78,7 @@ class SliceClass:
 
     @cached_property
     def bind_prompt(self) -> Callable[..., Callable[..., Any]]:
-        """The same of the function that takes some tokens of one text, where the slice keeps state."""
+        """Compiled source of the function for several tokens of one prompt, for slices with state."""
         compiled: Callable[..., Callable[..., Any]]
         compiled = prompt_source(self.program).function("bind", f"<prompts of slice class {self.index}>")
         return compiled
@@ -110,12 +110,12 @@ class BoundSlice:
         self.index = index
         self.source = source
         self.weights = weights
-        # Of each of them, the numbers of the slice's own that it is made of: several of merged products.
+        # For each weight, the numbers of the slice's weights in it: several if products were merged.
         self.made_of: tuple[tuple[int, ...], ...] = tuple((number,) for number in range(len(weights)))
-        self.states: StateMemory | None = None  # what it keeps between tokens, with that of other slices
-        # With states: q, what is stored and context of some tokens of the one text that is selected.
+        self.states: StateMemory | None = None  # shared by the slices of a model
+        # With states: q, k and v, and context for several tokens of the selected sequence.
         self.prompt: Callable[[Context, Tensor | None], tuple[Context, ...]] | None = None
-        self.pieces = tuple(pieces)  # the names of those it has
+        self.pieces = tuple(pieces)  # names of the functions it has
         for name in ("query", "keyvalue", "rest", "logits"):
             setattr(self, name, pieces.get(name) or _absent(index, name))
 
@@ -137,10 +137,10 @@ def bind_python(
     bound: Sequence[object] = (),
     fusing: Fusing | None = None,
 ) -> BoundSlice:
-    """The slice as generated Python functions; `bound` is what its program is given beside weights."""
+    """Bind a slice as generated Python functions; `bound` are the program's objects besides weights."""
     program = kind.program
     if fusing is not None and device.type == "cuda":
-        # Weights are the model's own there: one of several would be a copy.
+        # On a GPU weights are the model's own tensors: a merged one would be a copy.
         fusing = fusing._replace(merge=False, on_gpu=True) if gpu.has_kernels() else None
     if fusing is not None:
         return _bind_fused(kind, index, weights, [device, *bound], fusing)
@@ -165,14 +165,14 @@ def _bind_fused(
 
 
 def tensors_by_name(tensors: Mapping[str, Tensor] | PreTrainedModel) -> Mapping[str, Tensor]:
-    """A model's tensors by their names; a mapping is taken as it is."""
+    """Return a model's tensors by name; a mapping is returned unchanged."""
     if not isinstance(tensors, nn.Module):
         return tensors
     return {**dict(tensors.named_parameters(remove_duplicate=False)), **dict(tensors.named_buffers())}
 
 
 def usable(device: torch.device | str) -> torch.device:
-    """The device, once it is known to hold numbers."""
+    """Return the device if tensors can be allocated on it; else raise a ConversionError."""
     try:
         place = torch.device(device)
         if place.type != "meta":

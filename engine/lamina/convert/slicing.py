@@ -1,7 +1,7 @@
-"""From a partitioned graph to n+1 slices: the instruction order of each, and the context between them.
+"""Slices of a partitioned graph: the instruction order of each and the context between them.
 
-Within a slice, q and all it depends on come first, then k and v, then the rest: q can be sent while k and v
-are computed, and attention over the earlier tokens runs while the rest is.
+Within a slice, q and its dependencies come first, then k and v, then the rest: q can be sent while k and v
+are computed, and attention over earlier tokens runs during the rest.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Classified = tuple[tuple[Slice, ...], tuple[SliceClass, ...]]
 
 
 def slices_of(traced: Traced, logits: fx.Node, parts: Partition) -> Classified:
-    """The slices and their classes; context values are in the order of their first use by the next slice."""
+    """Return slices and their classes; context is in the order of its first use by the next slice."""
     order = {node: number for number, node in enumerate(traced.graph.nodes)}
     last = len(parts.attentions)
     members: list[set[fx.Node]] = [set() for _ in range(last + 1)]
@@ -60,7 +60,7 @@ def slices_of(traced: Traced, logits: fx.Node, parts: Partition) -> Classified:
 
 
 def _classify(slices: list[Slice]) -> Classified:
-    """Group slices by their generated source, what it calls, and the shape of everything that goes in."""
+    """Group slices by their generated source, the operators it calls, and the shapes of inputs."""
     groups: dict[tuple[str, ...], list[int]] = {}
     codes: list[Code] = []
     for one in slices:
@@ -101,21 +101,21 @@ class _Builder:
             )
 
     def build(self, following: list[fx.Node]) -> tuple[Slice, list[fx.Node]]:
-        """The slice that gives the values of `following`, and the values it must be given itself."""
+        """Return the slice that computes the values of `following`, and the values it needs as inputs."""
         pieces: list[Piece] = []
-        if self._attended is None:  # both are always given at the start of a step, used or not
+        if self._attended is None:  # both are inputs of the first slice, used or not
             self._name(self._traced.tokens)
             self._name(self._traced.positions)
         if self._index < len(self._parts.attentions):
             query, key, value = self._parts.attentions[self._index].args[:3]
-            # One tensor where values are part of their keys.
+            # One tensor if values are part of keys.
             stored = [key] if value is key else [key, value]
             pieces.append(self._piece("query", [query], send=True))
             pieces.append(self._piece("keyvalue", stored, send=True))
             pieces.append(self._piece("rest", following, send=False))
         else:
             pieces.append(self._piece("logits", following, send=False))
-        # Named by their place, so that two slices that use them alike have the same program.
+        # Named by position, so that slices with the same structure have equal programs.
         given = list(self._inputs)
         context = tuple(Value(self._names[node], known_spec(node)) for node in given)
         attended = None
@@ -136,32 +136,32 @@ class _Builder:
         spec = known_spec(node)
         return Carried(node.name, "input" if free else op_name(node), spec, 0 if free else spec.bytes)
 
-    def _piece(self, name: str, wanted: list[Any], *, send: bool) -> Piece:
+    def _piece(self, name: str, requested: list[Any], *, send: bool) -> Piece:
         self._code = []
-        # What is kept is written while attention runs.
-        for node in self._missing(wanted if send else [*wanted, *self._keeps]):
+        # States are written while attention runs.
+        for node in self._missing(requested if send else [*requested, *self._keeps]):
             self._write(node)
-        gives = tuple(self._sent(node) if send else self._name(node) for node in wanted)
+        gives = tuple(self._sent(node) if send else self._name(node) for node in requested)
         return Piece(name, tuple(self._code), gives)
 
-    def _missing(self, wanted: list[fx.Node]) -> list[fx.Node]:
-        """What must still run in this slice for `wanted`, in the model's own order."""
+    def _missing(self, requested: list[fx.Node]) -> list[fx.Node]:
+        """Return the nodes that must still run in this slice for `requested`, in the model's order."""
         missing: set[fx.Node] = set()
-        stack = list(wanted)
+        stack = list(requested)
         while stack:
             node = stack.pop()
-            sized = "size" in node.meta  # a number: every piece asks for it again instead of being handed it
+            sized = "size" in node.meta  # a size, which every piece computes itself
             if node in missing or (node in self._names and not sized):
                 continue
             if node in self._members or node in self._parts.repeated:
                 missing.add(node)
                 stack += node.all_input_nodes
-                if spec_of(node) is None and not sized:  # the members of a tuple are taken out at once
+                if spec_of(node) is None and not sized:  # members of a tuple are taken immediately
                     missing.update(user for user in node.users if user in self._members)
         return self._by_first_use(sorted(missing, key=self._order.__getitem__))
 
     def _by_first_use(self, nodes: list[fx.Node]) -> list[fx.Node]:
-        """Repeated ones, of which the graph has one for all slices, just before what first needs them."""
+        """Move repeated nodes, which the graph has once for all slices, just before their first user."""
         inside = set(nodes)
         placed: dict[fx.Node, None] = {}
         for node in [*(one for one in nodes if one not in self._parts.repeated), *nodes]:
@@ -195,9 +195,9 @@ class _Builder:
         if node.target is READ_STATE:
             self._emit(node, States.read, (STATES, place), {})
         else:
-            kept = node.args[0]
-            assert isinstance(kept, fx.Node)
-            self._emit(node, States.write, (STATES, place, self._name(kept)), {})
+            state = node.args[0]
+            assert isinstance(state, fx.Node)
+            self._emit(node, States.write, (STATES, place, self._name(state)), {})
 
     def _emit(self, node: fx.Node, op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         name = self._fresh(op_name(node))
@@ -217,7 +217,7 @@ class _Builder:
         return Name(f"{stem}_{self._counts[stem]}")
 
     def _name(self, node: fx.Node, *, direct: bool = False) -> Name:
-        """The name of a value or weight; first use makes it an input of the slice."""
+        """Return the name of a value or weight; the first use makes it an input of the slice."""
         if node is self._attended and direct:
             return ATTENDED  # [B, heads, head_dim] has the same elements in the same order
         if node in self._names:
@@ -236,9 +236,9 @@ class _Builder:
         return name
 
     def _sent(self, node: fx.Node) -> Name:
-        """q, k or v as it is sent: [B, heads, head_dim], contiguous."""
-        whole = known_spec(node)
-        spec = _row_spec(whole, 2)
+        """Write q, k or v as it is sent: [B, heads, head_dim], contiguous."""
+        full = known_spec(node)
+        spec = _row_spec(full, 2)
         flat, sent = self._fresh("squeeze"), self._fresh("contiguous")
         self._append(flat, _aten.squeeze.dim, (self._name(node), 2), {}, spec)
         self._append(sent, _aten.contiguous.default, (flat,), {}, spec)
@@ -246,7 +246,7 @@ class _Builder:
 
 
 def _number(node: fx.Node) -> int:
-    """Which state this reads or keeps."""
+    """Return the number of the state that a node reads or writes."""
     number = node.args[1]
     assert isinstance(number, int)
     return number
@@ -259,7 +259,7 @@ def _row_spec(spec: Spec, dim: int) -> Spec:
 
 
 def _weight_label(node: fx.Node, traced: Traced) -> str:
-    """What a weight is called in every layer: `self_attn_q_proj_weight` for layer 3's."""
+    """Return a weight's name without its layer: `self_attn_q_proj_weight`."""
     source = node
     while source.op != "placeholder" and source.all_input_nodes:
         source = source.all_input_nodes[0]

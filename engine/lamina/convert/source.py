@@ -1,5 +1,4 @@
-"""Where a model's architecture comes from: a folder, a config.json, a config object or a model object;
-and which are refused from their config alone."""
+"""Sources of architectures: a folder, a config.json, a config object or a model object."""
 
 from __future__ import annotations
 
@@ -18,16 +17,16 @@ from lamina.convert.errors import ConversionError, in_short, named
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-# How experts run without a loop over them that depends on values. Left alone, transformers takes the first.
+# Implementations of experts without a loop that depends on values; transformers' default is the first.
 _BATCHED_EXPERTS = ("grouped_mm", "batched_mm")
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-# How RoPE frequencies are made. Those left out change them with the longest request of a batch.
+# RoPE types with fixed frequencies; others change them with the longest request of a batch.
 _FIXED_ROPE = frozenset({"default", "linear", "yarn", "llama3", "proportional"})
 
 _LENGTH_ROPE = frozenset({"dynamic", "longrope", "su"})
 
-# BERT-like decoders whose own positions start behind the padding token's number: given 0, 1, 2, ... as all
-# others are, they compute something else.
+# BERT-like decoders whose positions start after the padding token's number: with positions 0, 1, 2, ... they
+# compute something else.
 _SHIFTED_POSITIONS = frozenset(
     {
         *("camembert", "data2vec-text", "esm", "ibert", "longformer", "mpnet", "roberta"),
@@ -38,21 +37,21 @@ _SHIFTED_POSITIONS = frozenset(
 
 @dataclass(frozen=True)
 class Source:
-    """An architecture without weights, and what it is called in messages."""
+    """An architecture without weights, and its label in messages."""
 
     label: str
-    config: Any  # a transformers config of ours: changing it changes nothing of the caller's
+    config: Any  # a copy of the caller's transformers config
     model_class: type[PreTrainedModel] | None
     dtype: torch.dtype
     experts: str | None
     eos_token_ids: tuple[int, ...]
-    model: PreTrainedModel | None  # the caller's own, to compare with
+    model: PreTrainedModel | None  # the caller's, to compare with
 
 
-def open_source(source: object, wanted: torch.dtype | str | None) -> Source:
-    """Read what `source` says about the architecture; a ConversionError gives what is wrong with it."""
+def open_source(source: object, requested: torch.dtype | str | None) -> Source:
+    """Read the architecture from `source`; a ConversionError says what is wrong with it."""
     with named("convert()"):
-        dtype = None if wanted is None else _checked_dtype(wanted)
+        dtype = None if requested is None else _checked_dtype(requested)
     if isinstance(source, (str, Path)):
         path = Path(source).expanduser()
         file = path / "config.json" if path.is_dir() else path
@@ -77,7 +76,7 @@ def open_source(source: object, wanted: torch.dtype | str | None) -> Source:
 def _is_model(source: object) -> TypeGuard[PreTrainedModel]:
     if not isinstance(source, nn.Module):
         return False
-    from transformers import PreTrainedModel  # what it is of takes a second to load, and is there with it
+    from transformers import PreTrainedModel  # takes a second to load, and is loaded if `source` is one
 
     return isinstance(source, PreTrainedModel)
 
@@ -93,7 +92,7 @@ def _from_model(model: PreTrainedModel, dtype: torch.dtype | None) -> Source:
         label=label,
         config=config,
         model_class=type(model),
-        # What the weights are; a config may still say what the checkpoint on disk was.
+        # The weights' type; a config may still have that of the checkpoint on disk.
         dtype=dtype or _checked_dtype(model.dtype),
         experts=experts if experts in _BATCHED_EXPERTS else None,
         eos_token_ids=tuple(dict.fromkeys(eos)),
@@ -115,7 +114,7 @@ def _from_config(config: Any, label: str, dtype: torch.dtype | None, eos: tuple[
 
 
 def _parsed(data: dict[str, Any]) -> Any:
-    """What a config.json says."""
+    """Parse the content of a config.json."""
     from transformers import CONFIG_MAPPING
 
     family = data.get("model_type")
@@ -140,7 +139,7 @@ def _parsed(data: dict[str, Any]) -> Any:
 
 def _from_file(file: Path, dtype: torch.dtype | None) -> Source:
     config = _parsed(_read_json(file))
-    # As transformers' generate: what generation_config says counts, where there is one.
+    # Like transformers' generate: generation_config has precedence.
     generation = file.parent / "generation_config.json"
     if generation.is_file():
         with named(generation.name):
@@ -171,7 +170,7 @@ def _read_json(file: Path) -> dict[str, Any]:
 
 
 def _checked_dtype(dtype: object) -> torch.dtype:
-    """One of the types that slices compute in, by itself or by its name."""
+    """Return one of the types that slices compute in, given as a dtype or a name."""
     chosen = getattr(torch, dtype.removeprefix("torch."), dtype) if isinstance(dtype, str) else dtype
     if not isinstance(chosen, torch.dtype) or chosen not in _DTYPES:
         raise ConversionError(

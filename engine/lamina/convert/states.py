@@ -1,4 +1,4 @@
-"""What recurrent layers keep of each sequence between tokens, on the worker that runs their slices."""
+"""Recurrent states of sequences, on the worker that runs the layers' slices."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _FIRST_ROWS = 16
 
 @dataclass(frozen=True)
 class StateSpec:
-    """What a layer keeps of each request between tokens, besides keys and values."""
+    """A state that a layer keeps of each request between tokens, besides keys and values."""
 
     layer: int  # of the model
     kind: StateKind
-    place: int  # of several of a kind
+    place: int  # index among states of this kind
     shape: tuple[int, ...]
     dtype: torch.dtype
 
@@ -46,7 +46,7 @@ class StateMemory:
         self.selected = self.rows(())  # of the sequences that slices run with now
 
     def reserve(self, sequences: int) -> None:
-        """Have room for so many; for more of them, which forks may be for a moment, it grows."""
+        """Reserve rows for this many sequences; more rows are added on demand, as for short-lived forks."""
         more = sequences - self._rows
         for number, one in self._tensors.items():
             self._tensors[number] = torch.cat([one, one.new_empty(more, *one.shape[1:])])
@@ -54,17 +54,17 @@ class StateMemory:
         self._rows = sequences
 
     def rows(self, names: Iterable[int]) -> Tensor:
-        """Where the states of sequences are, to be `selected`."""
+        """Return the rows of sequences' states, to be assigned to `selected`."""
         return torch.tensor([self._row_of[name] for name in names], dtype=torch.int64, device=self._device)
 
     def begin(self, name: int) -> None:
-        """A sequence comes of which no token has been seen."""
+        """Add a sequence without tokens; its states are 0."""
         row = self._row(name)
         for tensor in self._tensors.values():
             tensor[row] = 0
 
     def copy(self, parent: int, child: int) -> None:
-        """A sequence comes that begins as another one is now."""
+        """Add a sequence with a copy of another one's states."""
         row, source = self._row(child), self._row_of[parent]
         for tensor in self._tensors.values():
             tensor[row] = tensor[source]
@@ -86,7 +86,7 @@ class StateMemory:
         if number not in self._tensors:
             spec = self._specs[number]
             made = torch.empty(self._rows, *spec.shape, dtype=spec.dtype, device=self._device)
-            made[list(self._row_of.values())] = 0  # nobody has written one
+            made[list(self._row_of.values())] = 0  # states start at 0
             self._tensors[number] = made
         return self._tensors[number]
 
@@ -98,7 +98,7 @@ class StateMemory:
 
 
 class SliceStates:
-    """Those of one slice, which counts them from 0."""
+    """The states of one slice, numbered from 0."""
 
     def __init__(self, memory: StateMemory, numbers: Sequence[int]) -> None:
         self._memory, self._numbers = memory, numbers

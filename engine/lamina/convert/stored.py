@@ -1,7 +1,7 @@
-"""A conversion as plain data and back: instructions by the names of their operators, and no code.
+"""Conversions as plain data: instructions with operator names, and no code.
 
-What is read is checked as what a stranger has written: names are identifiers, formulas are sums and products,
-operators are looked up in a list. Source is generated from it as it is after tracing.
+Data is validated as untrusted input: names must be identifiers, formulas sums and products, and operators in
+a list. Source is generated from it as after tracing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lamina.convert.states import StateKind, StateSpec
 from lamina.operators import AttentionOp
 
 Plain = Any
-# Of what is no operator of torch: what slices and constants call.
+# Functions besides torch's operators that slices and constants call.
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "take_rows": take_rows,
     "States.read": States.read,
@@ -33,7 +33,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{name: getattr(operator, name) for name in ("getitem", "add", "sub", "mul", "floordiv", "mod", "neg")},
 }
 _FUNCTION_NAMES = {function: name for name, function in _FUNCTIONS.items()}
-# It opens a file by name.
+# It opens a file.
 _REFUSED = frozenset({"from_file"})
 _FORMULA = re.compile(r"[B0-9 +*/()-]{1,64}")
 _OP = re.compile(r"aten\.(\w+)\.(\w+)")
@@ -42,14 +42,14 @@ _MOST_LITERAL_BYTES = 64 << 20
 
 
 class NotStorableError(Exception):
-    """It has something in it that is not known here; or what was read is no conversion."""
+    """A conversion has something that cannot be stored, or data is not a conversion."""
 
 
-# Writing.
+# Writing
 
 
 def to_plain(model: SlicedModel) -> Plain:
-    """All that a SlicedModel is, in lists, numbers and strings."""
+    """Convert a SlicedModel to lists, numbers and strings."""
     return {
         "classes": [[_program(kind.program), list(kind.members)] for kind in model.classes],
         "slices": [
@@ -148,19 +148,19 @@ def _tensor(tensor: Tensor) -> Plain:
     return [_word(tensor.dtype), list(tensor.shape), flat.numpy().tobytes() if tensor.numel() else b""]
 
 
-# Reading.
+# Reading
 
 
 def from_plain(plain: Plain) -> SlicedModel:
-    """The SlicedModel again; whatever is wrong with it raises something."""
+    """Convert plain data back to a SlicedModel; invalid data raises an exception of any type."""
     programs = [_read_program(one) for one, _ in plain["classes"]]
     members = [tuple(map(_number, of_class)) for _, of_class in plain["classes"]]
     slices = tuple(_read_slice(at, one, programs) for at, one in enumerate(plain["slices"]))
     classes = tuple(
-        SliceClass(number, program, slice_source(program), mine)
-        for number, (program, mine) in enumerate(zip(programs, members, strict=True))
+        SliceClass(number, program, slice_source(program), indices)
+        for number, (program, indices) in enumerate(zip(programs, members, strict=True))
     )
-    of_class = {at: number for number, mine in enumerate(members) for at in mine}
+    of_class = {at: number for number, indices in enumerate(members) for at in indices}
     if of_class != {one.index: one.class_index for one in slices} or not (
         len(slices) - 1 == len(plain["attentions"]) == len(plain["cut_bytes"])
     ):
@@ -240,8 +240,8 @@ def _read_arguments(args: Plain, kwargs: Plain) -> tuple[tuple[Any, ...], Mappin
 
 
 def _read_operator(name: Plain) -> Callable[..., Any]:
-    if found := _FUNCTIONS.get(name):
-        return found
+    if result := _FUNCTIONS.get(name):
+        return result
     known = _OP.fullmatch(_text(name))
     if known is None or known[1] in _REFUSED:
         raise NotStorableError(f"the operator {name!r}")
@@ -270,9 +270,9 @@ def _read_argument(plain: Plain) -> Any:
         case "device":
             return torch.device(_text(value))
         case "dtype" | "memory_format" | "layout":
-            found = getattr(torch, _text(value))
-            assert isinstance(found, getattr(torch, kind))
-            return found
+            result = getattr(torch, _text(value))
+            assert isinstance(result, getattr(torch, kind))
+            return result
     raise NotStorableError(f"an argument of kind {kind!r}")
 
 
@@ -300,7 +300,7 @@ def _read_tensor(plain: Plain) -> Tensor:
 
 
 def _name(value: Plain) -> Name:
-    """Names become a part of generated source."""
+    """Validate a name, which becomes part of generated source."""
     if not (isinstance(value, str) and value.isidentifier() and value.isascii()) or keyword.iskeyword(value):
         raise NotStorableError(f"the name {value!r}")
     return Name(value)
@@ -323,6 +323,6 @@ def _shape(values: Iterable[Plain]) -> tuple[int, ...]:
 
 
 def _dtype(word: Plain) -> torch.dtype:
-    found = getattr(torch, _text(word))
-    assert isinstance(found, torch.dtype)
-    return found
+    result = getattr(torch, _text(word))
+    assert isinstance(result, torch.dtype)
+    return result

@@ -21,14 +21,14 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
-from lamina.convert.alike import Kind, expand, kinds_of, known_number, standing_in
 from lamina.convert.errors import ConversionError, in_short
+from lamina.convert.repeated_layers import Kind, expand, layer_number, repeated_kinds, replaced_layers
 from lamina.convert.states import StateKind, StateSpec
 
-# Every stand-in accepts exactly what decode attention needs and refuses anything else, so that a model which
-# does more than attend causally to its own keys is never converted into one that does not.
+# Each replacement below accepts exactly what decode attention needs and refuses anything else, so that a
+# model which does more than attend causally to its own keys is never converted into one that does not.
 
-# A length that no model has: should it show up in the traced graph, the graph depends on the cache's length.
+# A length that no model has: if it occurs in the traced graph, the graph depends on the cache's length.
 CACHED = 7_914_919
 
 # Masks are evaluated at positions up to this one: a window of this size or more is the whole context.
@@ -48,7 +48,7 @@ def attention(
     softcap: float,  # noqa: ARG001
     sinks: Tensor | None,  # noqa: ARG001
 ) -> Tensor:
-    """The one opaque node that stands for an attention operator; it is cut out and never run."""
+    """Opaque operator in place of attention; it is cut out and never run."""
     raise AssertionError(f"attention {layer} was cut out, yet is run on {tuple(q.shape)}")
 
 
@@ -60,7 +60,7 @@ def _(q: Tensor, _k: Tensor, v: Tensor, *_: object) -> Tensor:
 
 @torch.library.custom_op("lamina::stored", mutates_args=())
 def stored(x: Tensor, layer: int) -> Tensor:
-    """What a layer keeps of a token where keys and values are yet to be made of it; replaced by `absorb`."""
+    """Mark the latent that a layer stores before keys and values are computed; `absorb` replaces it."""
     raise AssertionError(f"attention {layer} expands what is stored, {tuple(x.shape)}")
 
 
@@ -75,7 +75,7 @@ STORED = torch.ops.lamina.stored.default
 
 @torch.library.custom_op("lamina::state", mutates_args=())
 def read_state(tokens: Tensor, number: int, shape: list[int], dtype: torch.dtype) -> Tensor:  # noqa: ARG001
-    """Stands for what a layer keeps of each request between tokens, as it was after the token before."""
+    """Placeholder for a layer's state of each request after the previous token."""
     raise AssertionError(f"state {number} is run on {tuple(tokens.shape)}")
 
 
@@ -86,7 +86,7 @@ def _(tokens: Tensor, number: int, shape: list[int], dtype: torch.dtype) -> Tens
 
 @torch.library.custom_op("lamina::keep", mutates_args=())
 def keep_state(state: Tensor, number: int) -> Tensor:
-    """Stands for keeping it, as it is after this token."""
+    """Placeholder for writing a layer's state after this token."""
     raise AssertionError(f"state {number} is run on {tuple(state.shape)}")
 
 
@@ -97,10 +97,10 @@ def _(state: Tensor, number: int) -> Tensor:  # noqa: ARG001
 
 @dataclass(frozen=True)
 class Mask:
-    """What a token may see: itself and the `window` - 1 tokens before it, or those of its own chunk, of
-    `chunk` tokens from the first one on; everything before it if both are 0.
+    """An attention mask: a window of `window` tokens, chunks of `chunk` tokens, or causal if both are 0.
 
-    `window` is None if nothing of this describes it, which matters only if a layer uses this mask.
+    A window includes the token itself; chunks count from the first token. `window` is None for any other
+    pattern, which is an error only if a layer uses the mask.
     """
 
     window: int | None
@@ -113,11 +113,11 @@ class Mask:
 
 
 class Length:
-    """The length of the cache, as the traced model sees it.
+    """The cache length that a traced model receives.
 
     A model may add to it, check whether there is a cache, and make a tensor of that length (such as a mask
     that is never used; a used one would have a length that no model has). Added to a tensor it gives the
-    positions of new tokens, which each request has its own of: see lengths.py. It is no number, so that
+    positions of new tokens, which `normalise.take_positions` makes per request. It is not a number, so that
     nothing else can be computed from it.
     """
 
@@ -151,7 +151,7 @@ class Length:
     __hash__ = None  # type: ignore[assignment]
 
     def _is_more(self, other: object) -> bool:
-        # A length to compare with would be one at which the model begins to compute something else.
+        # Any other comparison means that the model changes what it computes at some length.
         if isinstance(other, int) and other <= 1:
             return True
         return self._refuse()
@@ -167,34 +167,35 @@ class Length:
 
 
 class UnknownStatesError(Exception):
-    """A layer asks for a state of which nothing is known yet."""
+    """A layer reads a recurrent state whose shape is not known yet."""
 
 
 class TracedCache:
-    """A KV cache that stores nothing: it records which layer stores what, and refuses any state but keys and
-    values, and those of convolutions and recurrences that `states` has.
+    """A KV cache for tracing: it stores nothing and records which layer stores what.
+
+    It refuses any state except keys, values, and the convolution and recurrence states in `states`.
     """
 
     is_compileable = False
-    is_sliding: tuple[bool, ...] = ()  # which layers keep only a window; models read it to size masks
+    is_sliding: tuple[bool, ...] = ()  # layers with a sliding window; models read it to size masks
 
     def __init__(self, states: Sequence[StateSpec] = ()) -> None:
-        self.layers = 0  # with attention, so far
-        self.layer_idx = -1  # of the last one
+        self.layers = 0  # layers with attention so far
+        self.layer_idx = -1  # of the last of them
         self.states: dict[tuple[int, str, int], int] = {
             (spec.layer, spec.kind, spec.place): number for number, spec in enumerate(states)
         }
         self.specs = states
         self.tokens: Tensor | None = None
-        self.kept: dict[int, Tensor] = {}  # states, which the layer may write into
+        self.current: dict[int, Tensor] = {}  # states by number; the layer may write into them
         self.keys: Tensor | None = None
         self.values: Tensor | None = None
-        self.expanded = False  # keys and values are made of what was stored last
+        self.expanded = False  # keys and values are computed from what was stored last
 
     def update(
         self, keys: Tensor, values: Tensor, layer_idx: int, *_: object, **__: object
     ) -> tuple[Tensor, Tensor]:
-        layer_idx = known_number(layer_idx)
+        layer_idx = layer_number(layer_idx)
         if layer_idx <= self.layer_idx or (layer_idx != self.layers and not self.states):
             raise ConversionError(
                 "convert-layer-order", f"layer {layer_idx} stores its keys where layer {self.layers} should"
@@ -227,11 +228,11 @@ class TracedCache:
         self, state: Tensor, layer_idx: int, state_idx: int = 0, **_: object
     ) -> Tensor:
         number = self.states[layer_idx, "recurrent", state_idx]
-        if state.shape != self.kept[number].shape:
+        if state.shape != self.current[number].shape:
             raise ConversionError(
                 "convert-keeps-other-state", f"layer {layer_idx} keeps a state that grows with the text"
             )
-        self.kept[number] = state.to(self.specs[number].dtype)
+        self.current[number] = state.to(self.specs[number].dtype)
         return state
 
     def is_recording_past(self, *_: object) -> bool:
@@ -241,13 +242,13 @@ class TracedCache:
         if not self.states:
             raise UnknownStatesError
         number = self.states.get((layer, kind, place))
-        if number is None:  # of this kind the layer has none
+        if number is None:  # the layer has no state of this kind
             return None
-        if number not in self.kept:
+        if number not in self.current:
             assert self.tokens is not None
             spec = self.specs[number]
-            self.kept[number] = read_state(self.tokens, number, list(spec.shape), spec.dtype)
-        return self.kept[number]
+            self.current[number] = read_state(self.tokens, number, list(spec.shape), spec.dtype)
+        return self.current[number]
 
     def __getattr__(self, name: str) -> object:
         raise ConversionError(
@@ -257,11 +258,11 @@ class TracedCache:
 
 
 class ScoutingCache(TracedCache):
-    """Finds what layers keep: it has nothing yet, and sees what they want kept after a first token."""
+    """A cache without states that records which ones layers write after a first token."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: dict[tuple[int, str, int], StateSpec] = {}
+        self.new_specs: dict[tuple[int, str, int], StateSpec] = {}
 
     def update(
         self, keys: Tensor, values: Tensor, layer_idx: int, *_: object, **__: object
@@ -291,7 +292,7 @@ class ScoutingCache(TracedCache):
         shape: tuple[int, ...],
         dtype: torch.dtype,
     ) -> None:
-        self.found[layer, kind, place] = StateSpec(layer, kind, place, shape, dtype)
+        self.new_specs[layer, kind, place] = StateSpec(layer, kind, place, shape, dtype)
 
     def _state(self, *_: object) -> None:
         return None
@@ -302,15 +303,15 @@ tracing: ContextVar[TracedCache] = ContextVar("tracing")
 
 
 def _mask(*, mask_function: Any, attention_mask: Tensor | None, **_: object) -> Mask:
-    """The mask that a model builds, recognised by evaluating it at a few positions."""
+    """Recognise the mask that a model builds by evaluating it at a few positions."""
     if attention_mask is not None:
         raise ConversionError("convert-padding-mask", "it builds a padding mask of its own")
     with _disable_current_modes():
-        # The first position from which the first token is out of sight.
+        # The first position from which the first token is masked.
         positions = range(_FARTHEST + 1)
-        reach = bisect.bisect_left(positions, True, key=lambda at: not _seen(mask_function, at)[0])
+        reach = bisect.bisect_left(positions, True, key=lambda at: not _visible(mask_function, at)[0])
         window = chunk = 0
-        if 1 < reach < len(positions) and _seen(mask_function, reach).sum() == 1:
+        if 1 < reach < len(positions) and _visible(mask_function, reach).sum() == 1:
             chunk = reach
         elif reach < len(positions):
             window = reach
@@ -319,15 +320,13 @@ def _mask(*, mask_function: Any, attention_mask: Tensor | None, **_: object) -> 
         for position in sorted(probe for probe in probes if 0 <= probe <= _FARTHEST):
             index = torch.arange(position + _FUTURE)
             first = position // chunk * chunk if chunk else max(position - (window or position + 1) + 1, 0)
-            if not torch.equal(_seen(mask_function, position), (index <= position) & (index >= first)):
+            if not torch.equal(_visible(mask_function, position), (index <= position) & (index >= first)):
                 return Mask(None)
     return Mask(window, chunk)
 
 
 class _Request:
-    """Stands for the number of a request: all that a mask may look up by it is how far its text is padded on
-    the left, and that is nothing.
-    """
+    """Placeholder for a request's number: a mask may only use it to look up the left padding, which is 0."""
 
     @classmethod
     def __torch_function__(
@@ -338,11 +337,11 @@ class _Request:
         return torch.zeros((), dtype=torch.int64)
 
 
-def _seen(mask_function: Any, position: int) -> Tensor:
-    """Which tokens are visible from a position: those before it, itself, and a few of the future."""
+def _visible(mask_function: Any, position: int) -> Tensor:
+    """Return which tokens are visible from a position, including a few later ones."""
     zero, keys = torch.zeros((), dtype=torch.int64), torch.arange(position + _FUTURE)
-    seen: Tensor = mask_function(_Request(), zero, torch.tensor(position), keys)
-    return seen.broadcast_to(keys.shape)
+    visible: Tensor = mask_function(_Request(), zero, torch.tensor(position), keys)
+    return visible.broadcast_to(keys.shape)
 
 
 def _attend(
@@ -358,11 +357,11 @@ def _attend(
     s_aux: Tensor | None = None,  # attention sinks
     **others: object,
 ) -> tuple[Tensor, None]:
-    """Replace one attention operator by the opaque node, after checking that it is nothing else."""
+    """Replace one attention operator with the opaque node, after checking its arguments."""
     cache = tracing.get()  # waits: it is a context's variable
     layer = cache.layers - 1
     where = f"attention {layer}"
-    if cache.keys is None or known_number(module.layer_idx) != cache.layer_idx:
+    if cache.keys is None or layer_number(module.layer_idx) != cache.layer_idx:
         raise ConversionError(
             "convert-shared-keys",
             f"{where} does not store the keys it attends to (KV sharing between layers)",
@@ -392,7 +391,7 @@ def _attend(
         raise ConversionError("convert-drops-out", f"{where} drops out in evaluation")
     if scaling is None:
         raise ConversionError("convert-no-scale", f"{where} does not say how it scales")
-    # Positions are in q and k already; the last two ask for other outputs.
+    # Positions are already applied to q and k; the last two request other outputs.
     for harmless in ("position_ids", "use_cache", "cache_position"):
         others.pop(harmless, None)
     unknown = sorted(name for name, given in others.items() if given is not None and given is not False)
@@ -425,31 +424,31 @@ def _check_shapes(where: str, query: Tensor, key: Tensor, value: Tensor, *, expa
         )
 
 
-# Registering again replaces an entry by itself. Only models built for "lamina" ever look it up.
+# Registering again replaces the entry. Only models built for "lamina" look it up.
 AttentionInterface.register("lamina", _attend)
 AttentionMaskInterface.register("lamina", _mask)
 
 
-# One would be specialised to a constant; the exported range below still starts at one.
+# A batch of one would be specialised to a constant; the exported range below still starts at one.
 _EXAMPLE_BATCH = 2
 MOST_REQUESTS = 65536
 
 
 @dataclass(frozen=True)
 class Traced:
-    """The graph of one decode step, and what its placeholders stand for."""
+    """The graph of one decode step and the meaning of its placeholders."""
 
     graph: fx.Graph
     tokens: fx.Node
     positions: fx.Node
-    parameters: dict[fx.Node, str]  # by the name in model.named_parameters()
+    parameters: dict[fx.Node, str]  # names as in model.named_parameters()
     buffers: dict[fx.Node, str]
-    literals: dict[fx.Node, Tensor]  # tensors made from numbers in the model's code
+    literals: dict[fx.Node, Tensor]  # tensors made of numbers in the model's code
     states: tuple[StateSpec, ...] = ()
 
 
 class _DecodeStep(nn.Module):
-    """One token of each request in, its logits out; the cache is held elsewhere."""
+    """Module that maps one token of each request to its logits."""
 
     def __init__(self, model: PreTrainedModel, cache: TracedCache) -> None:
         super().__init__()
@@ -466,14 +465,16 @@ class _DecodeStep(nn.Module):
         )
         if not isinstance(getattr(output, "logits", None), Tensor):
             raise ConversionError("convert-no-logits", "it gives no logits; give the causal language model")
-        return output.logits[:, -1], *(keep_state(state, number) for number, state in self.cache.kept.items())
+        return output.logits[:, -1], *(
+            keep_state(state, number) for number, state in self.cache.current.items()
+        )
 
 
 def trace(model: PreTrainedModel) -> Traced:
-    """The graph of `model`, which is on the meta device; a ConversionError says why it has none."""
+    """Trace `model`, which is on the meta device; a ConversionError gives the reason if it fails."""
     layers = model.config.num_hidden_layers
-    kinds = kinds_of(model, layers)
-    traced = (_trace_alike(model, kinds) if kinds else None) or _trace_all(model)
+    kinds = repeated_kinds(model, layers)
+    traced = (_trace_repeated(model, kinds) if kinds else None) or _trace_all(model)
     nodes = [node for node in traced.graph.nodes if node.target is ATTENTION]
     fewest = layers - len({spec.layer for spec in traced.states})
     if not fewest <= len(nodes) <= layers or not nodes:
@@ -485,15 +486,15 @@ def trace(model: PreTrainedModel) -> Traced:
     return traced
 
 
-def _trace_alike(model: PreTrainedModel, kinds: Sequence[Kind]) -> Traced | None:
-    """With one layer of each kind, the others copied; None if they cannot be."""
+def _trace_repeated(model: PreTrainedModel, kinds: Sequence[Kind]) -> Traced | None:
+    """Trace one layer of each kind and copy it for the others; None if that fails."""
     cache = TracedCache()
     try:
-        with standing_in(kinds, cache) as copies:
+        with replaced_layers(kinds, cache) as copies:
             exported = _export(_DecodeStep(model, cache), cache)
         traced = _read(exported, ())
         expand(traced.graph, copies, (traced.parameters, traced.buffers), model, (ATTENTION, STORED))
-    except Exception:  # whatever it was, tracing all of it says it
+    except Exception:  # tracing all layers reports the reason
         return None
     return traced
 
@@ -509,7 +510,7 @@ def _trace_all(model: PreTrainedModel) -> Traced:
 
 
 def _scout(model: PreTrainedModel) -> Sequence[StateSpec]:
-    """What layers keep of a request between tokens, besides keys and values."""
+    """Run the model once to collect the states that layers keep besides keys and values."""
     cache = ScoutingCache()
     active = tracing.set(cache)
     tokens = torch.zeros(_EXAMPLE_BATCH, dtype=torch.int64, device="meta")
@@ -525,11 +526,11 @@ def _scout(model: PreTrainedModel) -> Sequence[StateSpec]:
         ) from error
     finally:
         tracing.reset(active)
-    if not cache.found:
+    if not cache.new_specs:
         raise ConversionError(
             "convert-keeps-other-state", "it keeps more between tokens than keys and values"
         )
-    return tuple(cache.found.values())
+    return tuple(cache.new_specs.values())
 
 
 def _export(step: nn.Module, cache: TracedCache) -> ExportedProgram:
@@ -537,7 +538,7 @@ def _export(step: nn.Module, cache: TracedCache) -> ExportedProgram:
     batch = {0: Dim("B", min=1, max=MOST_REQUESTS)}
     active = tracing.set(cache)
     try:
-        # Deprecations inside transformers and torch do not concern users.
+        # Deprecations inside transformers and torch are not for users.
         with torch.no_grad(), warnings.catch_warnings(), _without_bookkeeping(), _Viewed():
             warnings.simplefilter("ignore")
             return export(step, (example, example.clone()), dynamic_shapes=(batch, batch), strict=False)
@@ -552,8 +553,10 @@ def _export(step: nn.Module, cache: TracedCache) -> ExportedProgram:
 
 
 class _Viewed(TorchFunctionMode):
-    """Takes a reshape of a view for one of what that shows: joining dimensions and splitting them again, as
-    experts do, would leave a condition on B that export cannot prove.
+    """Reshape the base of a view instead of the view.
+
+    Joining dimensions and splitting them again, as experts do, would leave a condition on B that export
+    cannot prove.
     """
 
     def __torch_function__(
@@ -578,7 +581,7 @@ def _without_bookkeeping() -> Iterator[None]:
     garbage among objects that all live until the graph is done.
     """
     traces = getattr(fx.config, "do_not_emit_stack_traces", None)
-    # It prints a stack trace for what we turn into a sentence.
+    # It logs a stack trace for errors that are reported as one sentence here.
     loud = logging.getLogger("torch._subclasses.fake_tensor")
     was_off = loud.disabled
     collects = gc.isenabled()

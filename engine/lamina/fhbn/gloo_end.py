@@ -28,7 +28,7 @@ from lamina.fhbn.torch_distributed import (
     SENDER,
     Framing,
     GroupEnd,
-    HeldMessage,
+    RetainedMessage,
     Spans,
     after,
     distance,
@@ -266,7 +266,7 @@ class _Part(np.ndarray[Any, Any]):
     message: GlooMessage
 
 
-class GlooMessage(HeldMessage):
+class GlooMessage(RetainedMessage):
     """A received message: memoryviews of its parts, where they arrived."""
 
     __slots__ = ("_body", "_spans")

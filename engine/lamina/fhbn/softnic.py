@@ -1,8 +1,8 @@
-"""A test bench for channels over an mlx5 NIC, on one machine and without one: the NIC is a thread.
+"""Test engine for channels over an emulated mlx5 NIC: a thread in this process.
 
-The two ends make the work requests that a ConnectX reads, and ring for them as for one; a softnic does what
-they say. It goes through all of the code that would drive the NIC, and says nothing about how fast RDMA is.
-The NIC itself is among the tests (tests/csrc/softnic): a checkout builds it, and a wheel lacks it.
+The two ends write the work requests of a ConnectX and ring its doorbell; a softnic executes them. This runs
+all the code that would drive the NIC, and says nothing about RDMA's speed. The NIC itself is among the tests
+(tests/csrc/softnic): a checkout builds it, a wheel does not have it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ except ImportError:
     SoftNic = SoftWriter = None
 
 _REGISTERED = struct.Struct("<QQI")  # address, bytes, key
-# One for all channels of a process, while there are any. A fork has none: its parent's thread is not in it.
+# One for all channels of a process. A fork has none: its parent's thread is not in it.
 _nics: WeakValueDictionary[int, SoftNic] = WeakValueDictionary()
 
 
@@ -45,11 +45,11 @@ class SoftNicEngine(NicEngine):
     def joined(
         self, control: Control, spec: ChannelSpec, deadline: Deadline, *, sends: bool, gpu: str | None = None
     ) -> Iterator[Joined]:
-        """Make the ring or its mirror, and its queue pair."""
+        """Create the ring or its mirror, and its queue pair."""
         own, writer, place = registered(spec, gpu, lambda ring: SoftWriter(nic(), ring, mirror=sends))
         meet = fd_passing.visit if sends else fd_passing.meeting_point
         with meet(control, deadline) as connection:
-            # In this order: until it has been visited, the receiver hears words as a refusal.
+            # In this order: until it has been visited, the receiver takes messages for a refusal.
             if sends:
                 _take(connection, writer, control, spec, deadline)
             _give(connection, own, writer, control, deadline)
@@ -63,7 +63,7 @@ ENGINE = SoftNicEngine("softnic", "two processes of one user on one machine", "a
 
 
 def nic() -> SoftNic:
-    """This process's."""
+    """Return this process's NIC, created on first use."""
     own = _nics.get(os.getpid())
     if own is None:
         own = _nics[os.getpid()] = SoftNic()
@@ -73,10 +73,10 @@ def nic() -> SoftNic:
 def _give(
     connection: socket.socket, own: RingMemory, writer: SoftWriter, control: Control, deadline: Deadline
 ) -> None:
-    """Let the peer have our memory, and know what it is registered as.
+    """Send the peer this end's memory and registration.
 
-    That goes with the memory, as what the peer's NIC would know; and over the connection, as a peer across a
-    network would say it: what the requests contain.
+    The registration goes with the memory, as what the peer's NIC knows, and over the control connection, as
+    between machines: what requests contain.
     """
     fd_passing.give(connection, _REGISTERED.pack(*writer.registered_as), own.descriptor, control, deadline)
     address, size, key = writer.registered_as
@@ -86,7 +86,7 @@ def _give(
 def _take(
     connection: socket.socket, writer: SoftWriter, control: Control, spec: ChannelSpec, deadline: Deadline
 ) -> None:
-    """Have the peer's memory, and write to it from now on."""
+    """Receive the peer's memory and connect the writer to it."""
     with fd_passing.taken(connection, control, deadline) as (registered, descriptor):
         peers = attached(descriptor, spec, control)
     message = control.hear(deadline)

@@ -268,7 +268,7 @@ class GroupEnd:
             raise self._end_with(ChannelCorruptedError, str(error)) from error
 
 
-class HeldMessage:
+class RetainedMessage:
     """A message that holds its slot until it is released."""
 
     __slots__ = ("__weakref__", "_give_back", "_released", "seqno")

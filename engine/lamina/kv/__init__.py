@@ -1,4 +1,4 @@
-"""The KV cache by tokens: which slots of the arena belong to which request, and what is in them."""
+"""The KV cache by tokens: the slots of each request, and the arena that stores them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """The arena needs torch, the slab does not."""
+    """Import the arena on first use: it needs torch, the slab does not."""
     if name in __all__:
         from lamina.kv import arena
 

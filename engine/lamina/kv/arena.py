@@ -25,7 +25,7 @@ from lamina.errors import CodedError
 from lamina.kv.stored import KvDtype, Rounded, number_bytes, rounded, scale_bytes, widened
 from lamina.operators import Sight
 
-# More host memory than this beside the device's is a typing mistake.
+# A larger factor of host memory is taken for a typing error.
 MOST_OVERCOMMIT = 1000
 PAGE_TOKENS = 64
 # Python has no name for it.
@@ -39,18 +39,18 @@ class ArenaError(CodedError, ValueError):
 
 @dataclass(frozen=True)
 class ArenaShape:
-    """What tokens take: K and V of every layer, for the KV heads this worker has.
+    """The shape of an arena: K and V of every layer, for the KV heads of this worker.
 
-    Layers that see alike make a space. In one of a limited sight a sequence keeps what its newest token sees.
+    Layers with the same window form a space, in which a sequence has slots only for tokens in that window.
     """
 
     layers: int
     kv_heads: int
     head_dim: int
     dtype: torch.dtype
-    latent: int = 0  # as AttentionOp's: values are the first so many numbers of their keys
-    sights: tuple[Sight, ...] = ()  # of each layer; none: all see all
-    kv_dtype: KvDtype = "auto"  # what is stored of numbers, which come in `dtype`
+    latent: int = 0  # as in AttentionOp: values are the first `latent` numbers of keys
+    sights: tuple[Sight, ...] = ()  # by layer; empty: all tokens are visible
+    kv_dtype: KvDtype = "auto"  # storage type of numbers, which arrive as `dtype`
 
     @property
     def vectors(self) -> int:
@@ -89,7 +89,7 @@ class ArenaShape:
         return Counter(self.sights) or {Sight(): self.layers}
 
     def nbytes(self, tokens: int, sequences: int, overcommit: float = 0.0) -> int:
-        """Of an arena of so many tokens, of so many sequences at most; host memory included."""
+        """Return the bytes of an arena for this many tokens and sequences, including host memory."""
         whole, limits = capacity(tokens, overcommit), (slots_of(sight, sequences) for sight in self.spaces)
         return sum(
             layers * self.layer_bytes * (limit if 0 < limit < tokens else whole)
@@ -97,10 +97,8 @@ class ArenaShape:
         )
 
     def tokens_in(self, nbytes: int, sequences: int = 0, most: int = 0) -> int:
-        """How many tokens of so many sequences fit in so many bytes; `most` where there is no end to it,
-        because all sight is limited.
-        """
-        growing = self.token_bytes  # by each further token
+        """Return how many tokens of these sequences fit in `nbytes`; `most` if all layers have windows."""
+        growing = self.token_bytes  # bytes per further token
         limits = {sight: slots_of(sight, sequences) for sight in self.spaces}
         for sight in sorted(filter(limits.__getitem__, limits), key=limits.__getitem__):
             if nbytes < limits[sight] * growing:
@@ -111,9 +109,9 @@ class ArenaShape:
 
 
 def slots_of(sight: Sight, sequences: int) -> int:
-    """Slots that so many sequences have at most; 0 = as many as they have tokens.
+    """Return the most slots of this many sequences; 0 without a limit.
 
-    One more of each than its newest token sees: the slab gives a token its slot before it takes another back.
+    One more per sequence than its window, since the slab allocates a slot before it frees another.
     """
     return sequences * (sight.most + 1) if sight.most else 0
 
@@ -139,28 +137,27 @@ def capacity(tokens: int, overcommit: float) -> int:
 class Faults:
     """Page faults so far, in pages."""
 
-    moved: int = 0  # brought to the device, for which another page went to the host
-    in_place: int = 0  # read from host memory, because iterations under way needed all of the device's
+    moved: int = 0  # moved to the device in exchange for another page
+    in_place: int = 0  # read from host memory, since running iterations needed all pages on the device
 
     def __add__(self, other: Faults) -> Faults:
         return Faults(self.moved + other.moved, self.in_place + other.in_place)
 
 
 class Pager:
-    """Maps the slots that the slab hands out to where they are, and keeps what is being read on the device.
+    """Mapping of slots to physical places, with paging between device and host memory.
 
-    Before an iteration reads its slots, those of its pages that are in host memory change places with pages
-    that it does not read, the longest unread first. What other batches' iterations read stays where it is
-    while they are under way. When more pages are read than the device has, the rest is read where it is, as a
-    GPU reads managed memory over the bus. On a CPU both halves are the same memory: what can be seen there is
-    that tokens stay right, and how often a device of that size would have faulted.
+    Before an iteration reads its slots, its pages in host memory are exchanged with pages it does not read,
+    least recently used first. Pages that other running iterations read stay in place. If more pages are read
+    than the device has, the rest is read from host memory, as a GPU reads managed memory over the bus. On a
+    CPU both are the same memory: it shows that tokens are correct and counts a device's page faults.
     """
 
     def __init__(self, pages: Pages, storage: torch.Tensor) -> None:
         self._pages = pages
         self._storage = storage  # [layer, slot, ...]
         total = pages.device + pages.host
-        self._frame_of = np.arange(total, dtype=np.int32)  # by page; the first frames are the device's
+        self._frame_of = np.arange(total, dtype=np.int32)  # by page; the device has the first frames
         self._read_at = np.zeros(total, dtype=np.int64)  # by page: the clock when it was read last
         self._clock = 0
         self._under_way: dict[int, NDArray[np.bool_]] = {}  # by batch: the pages that its iteration reads
@@ -168,9 +165,9 @@ class Pager:
 
     @staticmethod
     def pages(tokens: int, overcommit: float) -> Pages:
-        """Whole pages for `tokens` on the device and a share of as many beside it.
+        """Return the pages for `tokens` on the device and for a share of as many in host memory.
 
-        Rounded down, because that is the memory there is for them; at least one page of either.
+        Rounded down to the available memory, but at least one page of each.
         """
         device, host = tokens // PAGE_TOKENS, math.floor(tokens * overcommit / PAGE_TOKENS)
         return Pages(max(device, 1), max(host, 1))
@@ -182,8 +179,9 @@ class Pager:
         return where
 
     def fetch(self, slots: NDArray[np.int32], batch: int = 0) -> NDArray[np.int32]:
-        """Bring what a batch's iteration reads to the device, as far as it fits; where its slots are until
-        it has ended().
+        """Move the pages that a batch's iteration reads to the device, as far as they fit.
+
+        Returns the physical slots, valid until `ended()`.
         """
         self._clock += 1
         self.ended(batch)
@@ -206,7 +204,7 @@ class Pager:
         return self.physical(slots)
 
     def ended(self, batch: int) -> None:
-        """Its iteration has been computed, or broken off."""
+        """Mark a batch's iteration as finished or cancelled."""
         self._under_way.pop(batch, None)
 
     def _exchange(self, page: np.intp, other: np.intp) -> None:
@@ -221,18 +219,16 @@ class Pager:
         return self._storage[:, start : start + PAGE_TOKENS]
 
     def check_integrity(self) -> None:
-        """Raise RuntimeError when two pages are in one place."""
+        """Raise RuntimeError if two pages are in one place."""
         if np.unique(self._frame_of).size != self._frame_of.size:
             raise RuntimeError("pager: two pages have the same frame")
 
 
 class Space:
-    """The slots of layers that see alike.
+    """The slots of layers with the same window.
 
-    K and V of a layer lie side by side, token after token, each token with all its KV heads:
-    `[layer][slot][K or V][kv_head][dim]`, and behind it of int8 `[K or V][kv_head]` of scales. In whatever
-    order sequences get their slots, what is read of one is then at least a token's heads in one stretch.
-    Where values are part of their keys there are keys only.
+    The layout is `[layer][slot][K or V][kv_head][dim]`, followed for int8 by scales `[K or V][kv_head]`. In
+    any order of slots, all heads of a token are contiguous. If values are part of keys, only keys are stored.
     """
 
     def __init__(
@@ -254,7 +250,7 @@ class Space:
         else:
             self.storage = torch.zeros(size, dtype=shape.stored, device=device)
         self.slab = Slab(slots, *sight)
-        # On a GPU the driver pages managed memory; on the CPU this does.
+        # On a GPU the driver pages managed memory; on a CPU the pager does.
         self.pager = Pager(pages, self.storage) if pages and on_host else None
 
     def physical(self, slots: NDArray[np.int32]) -> NDArray[np.int32]:
@@ -262,7 +258,7 @@ class Space:
         return self.pager.physical(slots) if self.pager else np.array(slots)
 
     def fill(self) -> None:
-        # Some tokens drawn, and repeated: they only have to be finite and not all equal.
+        # A few random tokens, repeated: they only have to be finite and different.
         shape, tokens = self._shape, self.storage.flatten(0, 1)
         count = min(len(tokens), (1 << 20) // shape.numbers + 1)
         size = (count, shape.vectors, shape.kv_heads, shape.head_dim)
@@ -284,14 +280,13 @@ class Space:
 
 
 class Arena:
-    """Slots for `tokens` tokens, handed out one at a time; sequences may share them after a fork.
+    """KV memory for `tokens` tokens, allocated by slot; sequences may share slots after a fork.
 
-    It has a space for each sight of its layers, and a sequence slots in all of them. One of a limited sight
-    needs no more than `sequences` sequences have there at most.
+    It has a space for each window of its layers, and sequences have slots in all spaces. A windowed space has
+    only the slots that `sequences` sequences need at most.
 
-    `overcommit` adds that share of slots in host memory, for which the device's make room page by page: see
-    `Pager`, and for a GPU `_managed_zeros`. Without it a full arena is full. A space that is smaller than
-    `tokens` is on the device whole.
+    `overcommit` adds that share of slots in host memory, paged as `Pager` and, on a GPU, `_managed_zeros`
+    describe. A space smaller than `tokens` is completely on the device.
     """
 
     def __init__(
@@ -313,13 +308,13 @@ class Arena:
             )
         self.shape, self.device = shape, torch.device(device)
         pages = Pager.pages(tokens, overcommit) if overcommit else None
-        self.capacity = capacity(tokens, overcommit)  # tokens, those in host memory included
+        self.capacity = capacity(tokens, overcommit)  # in tokens, including host memory
         self.spaces: list[Space] = []
         for sight in shape.spaces:
             limit = slots_of(sight, sequences) or tokens
             least = min(limit, tokens)
             self.spaces.append(Space(shape, sight, least, pages if limit >= tokens else None, device))
-        # Of each layer: its space, and which of its layers it is.
+        # By layer: its space, and its index there.
         layers_of: Counter[Sight] = Counter()
         self._places: list[tuple[int, int]] = []
         for sight in shape.sights or (Sight(),) * shape.layers:
@@ -328,12 +323,12 @@ class Arena:
 
     @property
     def used(self) -> int:
-        """Slots that are taken, in all spaces."""
+        """Number of allocated slots in all spaces."""
         return sum(space.slab.used for space in self.spaces)
 
     @property
     def faults(self) -> Faults:
-        """In all spaces. On a GPU only its driver's profiler knows them."""
+        """Page faults in all spaces; on a GPU only the driver's profiler counts them."""
         return sum((space.pager.faults for space in self.spaces if space.pager), Faults())
 
     def space_of(self, layer: int) -> int:
@@ -341,17 +336,17 @@ class Arena:
         return self._places[layer][0]
 
     def keys(self, layer: int) -> torch.Tensor:
-        """K of a layer by physical slot, as stored: [slots, kv_heads, head_dim], a view."""
+        """Return a view of a layer's K by physical slot, as stored: [slots, kv_heads, head_dim]."""
         return self._numbers(layer)[:, 0]
 
     def values(self, layer: int) -> torch.Tensor:
-        """V of a layer by physical slot: [slots, kv_heads, head_dim], or of `latent` numbers; a view."""
+        """Return a view of a layer's V by physical slot: [slots, kv_heads, head_dim or `latent`]."""
         if self.shape.latent:
             return self.keys(layer)[..., : self.shape.latent]
         return self._numbers(layer)[:, 1]
 
     def scales(self, layer: int) -> tuple[torch.Tensor, ...]:
-        """What keys and values of a layer are scaled by, each [slots, kv_heads], views; if anything."""
+        """Return views of a layer's scales of keys and values, each [slots, kv_heads]; none unless int8."""
         if self.shape.kv_dtype != "int8":
             return ()
         scales = self._stored(layer)[:, self.shape.numbers :].view(torch.float32)
@@ -374,7 +369,7 @@ class Arena:
     def store(
         self, layer: int, rows: torch.Tensor, vectors: Sequence[torch.Tensor], heads: slice = _ALL
     ) -> None:
-        """The same of some of the KV heads, by physical slot."""
+        """Store K and V of some KV heads of a layer, by physical slot."""
         shape, scales = self.shape, self.scales(layer)
         for at, (numbers, came) in enumerate(zip(self._numbers(layer).unbind(1), vectors, strict=True)):
             if shape.kv_dtype == "auto":
@@ -386,7 +381,7 @@ class Arena:
                 scales[at][:, heads].index_copy_(0, rows, stored.scales)
 
     def read(self, layer: int, request: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """A request's K and V of a layer in token order, as attention takes them, copied: for tests."""
+        """Return a copy of a request's K and V in a layer, as attention reads them: for tests."""
         rows = self._rows(layer, self.spaces[self.space_of(layer)].slab.indices(request))
         shape, scales = self.shape, self.scales(layer) or (None, None)
         both = []
@@ -403,29 +398,27 @@ class Arena:
         return torch.from_numpy(where).to(self.device, torch.int64)
 
     def fill(self) -> None:
-        """Put small random numbers everywhere: KV for requests that start without a prompt's."""
+        """Fill the arena with small random numbers, as KV for requests whose prompts are not computed."""
         for space in self.spaces:
             space.fill()
 
     def ended(self, batch: int) -> None:
-        """A batch's iteration reads nothing any more."""
+        """Mark a batch's iteration as finished."""
         for space in self.spaces:
             if space.pager:
                 space.pager.ended(batch)
 
-    # A sequence's slots, in all spaces.
-
     def allocate(self, name: int, tokens: int) -> tuple[NDArray[np.int32], ...]:
-        """Slots for a sequence's next tokens: in each space of the last ones, as far as they are seen."""
+        """Allocate slots for a sequence's next tokens; in each space for the last ones within its window."""
         return tuple(space.slab.allocate(name, tokens) for space in self.spaces)
 
     def extend(self, names: NDArray[np.int64]) -> None:
-        """Slots for the next token of each."""
+        """Allocate a slot for the next token of each sequence."""
         for space in self.spaces:
             space.slab.extend(names)
 
     def fork(self, parent: int, child: int, tokens: int | None = None) -> None:
-        """A new sequence that shares the first tokens of another one, or all."""
+        """Add a sequence that shares the first tokens of another one, or all."""
         for space in self.spaces:
             space.slab.fork(parent, child, tokens)
 
@@ -434,16 +427,16 @@ class Arena:
             space.slab.release(names)
 
     def check_integrity(self) -> None:
-        """Recount everything; raise RuntimeError naming the first thing found wrong."""
+        """Recount everything; raise RuntimeError for the first inconsistency."""
         for space in self.spaces:
             space.check_integrity()
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Zeros in huge pages, because index lists jump about and small pages would miss the TLB.
+    """Return zeros in huge pages: index lists jump between tokens, and small pages would miss the TLB.
 
-    Private to this process: most systems make no huge pages of shared memory. One that is forked
-    off has zeros here; else its copy would be made page by page, whenever this one writes KV.
+    The memory is private, since most systems have no huge pages for shared memory. Forked processes see
+    zeros; otherwise pages would be copied whenever this process writes KV.
     """
     nbytes = math.prod(shape) * dtype.itemsize
     try:
@@ -455,16 +448,16 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         ) from error
     if sys.platform == "linux":
         for advice in (mmap.MADV_HUGEPAGE, _MADV_WIPEONFORK):
-            with contextlib.suppress(OSError):  # a system without it is slower, and no less right
+            with contextlib.suppress(OSError):  # only slower without it
                 memory.madvise(advice)
     return torch.frombuffer(memory, dtype=dtype).view(shape)
 
 
 class _Managed:
-    """A stretch of managed memory, in the form in which torch takes over foreign memory."""
+    """Managed memory with the interface by which torch adopts foreign memory."""
 
     def __init__(self, nbytes: int) -> None:
-        self._address = ctypes.c_void_p()  # before the call, which may fail: there is then nothing to free
+        self._address = ctypes.c_void_p()  # before the call, which may fail
         cuda_library.call("allocate_managed", nbytes, ctypes.byref(self._address))
         self.__cuda_array_interface__ = {
             "shape": (nbytes,),

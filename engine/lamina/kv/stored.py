@@ -1,5 +1,6 @@
-"""How K and V are held in an arena: in the model's dtype, or rounded to a byte a number, as
-csrc/attention/stored.hpp says. What is computed with is always what is stored, whoever computes it.
+"""Storage formats of K and V in an arena: the model's dtype, or rounded to a byte per number.
+
+The formats are defined in csrc/attention/stored.hpp. Every attention kernel computes with the stored values.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _MOST_INT8 = 127.0
 
 
 class Rounded(NamedTuple):
-    """Of vectors [..., numbers] a byte for each number, and of int8 what each vector is scaled by [...]."""
+    """Rounded vectors: a byte per number [..., numbers] and, for int8, a scale per vector [...]."""
 
     bytes: Tensor  # as int8
     scales: Tensor | None
@@ -35,11 +36,11 @@ def scale_bytes(kv_dtype: KvDtype) -> int:
 def rounded(vectors: Tensor, kv_dtype: KvDtype) -> Rounded:
     """Round vectors as an arena stores them, bit for bit what the native worker stores."""
     if kv_dtype == "fp8":
-        clamped = vectors.float().clamp(-_MOST_FP8, _MOST_FP8)  # which leaves what is no number
+        clamped = vectors.float().clamp(-_MOST_FP8, _MOST_FP8)  # keeps NaN
         return Rounded(clamped.to(torch.float8_e4m3fn).view(torch.int8), None)
     assert kv_dtype == "int8"
     wide = vectors.float()
-    # Divided by a tensor: a division by a number is made a multiplication by its inverse.
+    # A tensor as divisor: torch multiplies by the inverse of a number.
     scales = wide.abs().amax(-1) / torch.full((), _MOST_INT8, device=wide.device)
     least = torch.finfo(torch.float32).tiny
     finite, zero = scales.isfinite(), scales < least
@@ -49,14 +50,14 @@ def rounded(vectors: Tensor, kv_dtype: KvDtype) -> Rounded:
 
 
 def widened(stored: Rounded, dtype: torch.dtype) -> Tensor:
-    """What attention takes them for. In 16 bits a multiple of a scale is rounded once more, else exact."""
+    """Convert stored vectors to what attention computes with; exact except for scaled 16-bit values."""
     if stored.scales is None:
         return stored.bytes.view(torch.float8_e4m3fn).to(dtype)
     return (stored.bytes.float() * stored.scales[..., None]).to(dtype)
 
 
 def as_stored(vectors: Tensor, kv_dtype: KvDtype) -> Tensor:
-    """Vectors as attention will find them in an arena."""
+    """Round vectors to the values that attention reads from an arena."""
     if kv_dtype == "auto":
         return vectors
     return widened(rounded(vectors, kv_dtype), vectors.dtype)

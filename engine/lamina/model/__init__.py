@@ -1,6 +1,6 @@
-"""The model worker: weights, the slices between attention operators for prompts, the choice of tokens."""
+"""The model worker: weights, prefill and sampling."""
 
 from lamina.model.load import CheckpointError, load_original
-from lamina.model.prefill import Prefill, PromptRun, Some
+from lamina.model.prefill import Prefill, PromptRun, PromptTokens
 
-__all__ = ["CheckpointError", "Prefill", "PromptRun", "Some", "load_original"]
+__all__ = ["CheckpointError", "Prefill", "PromptRun", "PromptTokens", "load_original"]

@@ -1,4 +1,4 @@
-"""The original model with its weights, from a folder of safetensors that is checked first, or made up."""
+"""Loading of the original model, from a checked folder of safetensors or with random weights."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 ADAPTER = "adapter_config.json"
-# What safetensors calls the number formats that a slice can compute with, and the bytes of one number.
+# Names of the number formats in safetensors that slices support, and their bytes.
 DTYPES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
-# The longest header that safetensors reads. A damaged file may claim any length; an index gets no more.
+# The longest header that safetensors reads; also the limit of an index.
 MOST_HEADER_BYTES = 100_000_000
 
 
 class CheckpointError(CodedError, ValueError):
-    """Weights that cannot be loaded; the message says which file, why and what to do."""
+    """Weights cannot be loaded; the message says which file, why and what to do."""
 
 
 def require_sound(folder: Path, named: object = None) -> None:
-    """Raise CheckpointError unless the folder has whole safetensors files of a number format we compute with.
+    """Raise CheckpointError unless the folder has complete safetensors files of a supported number format.
 
     Only their headers are read. Pickled weights are refused: loading them runs whatever is in them.
     `named` is the config's `transformers_weights`, the file that transformers would take before any other.
@@ -55,7 +55,7 @@ def require_sound(folder: Path, named: object = None) -> None:
 
 
 def _entry(folder: Path, named: object) -> Path:
-    """The file that transformers begins with: what is checked has to be what is loaded."""
+    """Return the file that transformers opens first, so that what is checked is what is loaded."""
     if (folder / ADAPTER).is_file():
         raise CheckpointError(
             "checkpoint-adapter",
@@ -73,7 +73,7 @@ def _entry(folder: Path, named: object) -> Path:
 
 
 def _shards(folder: Path, entry: Path) -> dict[Path, set[str]]:
-    """The weight files, each with the tensors that the index promises in it."""
+    """Return the weight files, each with the tensors that the index lists for it."""
     shards: dict[Path, set[str]] = {}
     if entry.name == INDEX:
         for tensor, file in _weight_map(entry).items():
@@ -121,14 +121,14 @@ def _weight_map(index: Path) -> dict[str, str]:
     if not isinstance(places, dict) or not places:
         raise wrong("it has no weight_map with tensors")
     for tensor, file in places.items():
-        # A link is fine, as the cache of Hugging Face has them; a path could lead to any file.
+        # Links are allowed, as in Hugging Face's cache; paths could lead to any file.
         if not isinstance(file, str) or Path(file).name != file or not file.endswith(".safetensors"):
             raise wrong(f"{tensor!r} is in {file!r}, and not in a .safetensors file of this folder")
     return places
 
 
 def _tensors(shard: Path) -> set[str]:
-    """The names of a file's tensors, after checking that its header is consistent and fills the file."""
+    """Return the names of a file's tensors; checks that the header is consistent with the file."""
     header, start = _header(shard)
     stretches = {name: _stretch(shard, name, facts) for name, facts in header.items()}
     due = 0
@@ -146,7 +146,7 @@ def _tensors(shard: Path) -> set[str]:
 
 
 def _header(shard: Path) -> tuple[dict[str, object], int]:
-    """A safetensors file's header, and where the data begins."""
+    """Return a safetensors file's header and the offset of its data."""
     size = shard.stat().st_size
     with shard.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
@@ -204,7 +204,7 @@ DUMMY_SEED = 0
 def load_original(
     config: Any, folder: Path | None, dtype: torch.dtype, load_format: LoadFormat
 ) -> transformers.PreTrainedModel:
-    """The model that transformers would run, on the CPU, ready for inference.
+    """Return transformers' model on the CPU, ready for inference.
 
     `dummy` gives every weight the values that the family starts training from: of the right size and scale,
     and the same every time.
@@ -233,7 +233,7 @@ def load_original(
                 use_safetensors=True,
                 local_files_only=True,
                 trust_remote_code=False,
-                # Listed in the report, and refused below.
+                # Reported below.
                 ignore_mismatched_sizes=True,
                 output_loading_info=True,
             )
@@ -248,7 +248,7 @@ def load_original(
 
 
 def _require_complete(folder: Path, report: Mapping[str, Iterable[Any]]) -> None:
-    """transformers makes up what a checkpoint lacks; a served model must not be made up."""
+    """Raise CheckpointError for missing weights, which transformers would initialise randomly."""
     mismatched = sorted(
         str(entry[0] if isinstance(entry, tuple) else entry) for entry in report["mismatched_keys"]
     )
@@ -279,7 +279,7 @@ def _dummy(config: Any, dtype: torch.dtype) -> transformers.PreTrainedModel:
 
 @contextlib.contextmanager
 def _drawn_once() -> Iterator[Callable[[nn.Module], None]]:
-    """While the block makes a model: torch would draw a layer's weights when it is made, and the family draws
+    """Avoid drawing weights twice: torch would draw a layer's weights when it is made, and the family draws
     them again, which doubled the time. What is given draws, after that, what the family has left alone.
     """
     draws = {kind: kind.reset_parameters for kind in (nn.Linear, nn.Embedding)}
@@ -315,7 +315,7 @@ def _ready(model: transformers.PreTrainedModel) -> transformers.PreTrainedModel:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep transformers' bars and reports off the terminal: what matters in them becomes one sentence."""
+    """Keep transformers' progress bars and reports off the terminal."""
     import transformers
 
     logger = logging.getLogger("transformers")
@@ -333,6 +333,6 @@ def _quiet() -> Iterator[None]:
 
 
 def _first_line(error: BaseException) -> str:
-    """An error by its kind too: some, like KeyError, say little else."""
+    """Return an error's type and first line; some, like KeyError, have little else."""
     line = str(error).strip().split("\n", 1)[0]
     return f"{type(error).__name__}: {line}" if line else type(error).__name__

@@ -1,4 +1,4 @@
-"""Prompts through the slices that decode: their K and V, some hundred tokens of one or several at a time."""
+"""Prefill with the slices that decode, some hundred tokens of one or several prompts at a time."""
 
 from __future__ import annotations
 
@@ -15,60 +15,58 @@ from lamina.operators import Attended, AttentionOp
 if TYPE_CHECKING:
     from lamina.convert import BoundSlice
 
-# Tokens that go through the slices together: enough for matrix products, few enough for a message.
+# PromptTokens per call of the slices: enough for matrix products, few enough for a message.
 CHUNK = 512
 
-# Scores that attention has at a time, one for each head, token and earlier token; and what each takes, with
-# masks and copies.
+# Limit of attention scores in memory (head x token x earlier token), and bytes of each with masks and copies.
 MOST_SCORES = 32 << 20
 SCORE_BYTES = 16
 
-# From layer, and k and v [tokens, kv_heads, head_dim] of all tokens of a call, or k alone where values are
-# part of it.
+# Called with the layer, and k and v [tokens, kv_heads, head_dim] of a call's tokens; k alone if values
+# are part of it.
 Deliver = Callable[..., None]
 
 
 @dataclass(frozen=True)
 class Passed:
-    """Context that goes from one stage's slices to the next one's, for the tokens of a call."""
+    """Context between the slices of two stages, for the tokens of a call."""
 
     context: tuple[Tensor, ...]
     attended: Tensor | None
 
 
 class PromptRun:
-    """A prompt of so many tokens on its way, with K and V of those that it has gone through."""
+    """A prompt being computed, with K and V of its earlier tokens."""
 
     def __init__(self, tokens: int) -> None:
         self.tokens, self.done = tokens, 0
-        self._kept: list[tuple[Tensor, ...]] = []
+        self._stored: list[tuple[Tensor, ...]] = []
 
     def with_earlier(self, number: int, kv: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """K and V at one of the layers, of its next tokens and of those before them."""
+        """Append K and V of the next tokens in a layer; return those of all tokens so far."""
         begin, end = self.done, self.done + len(kv[0])
         if end - begin == self.tokens:
-            return kv  # it is whole: there is nothing to keep
-        if number == len(self._kept):
-            self._kept.append(tuple(one.new_empty(self.tokens, *one.shape[1:]) for one in kv))
-        for whole, one in zip(self._kept[number], kv, strict=True):
-            whole[begin:end] = one
-        return tuple(whole[:end] for whole in self._kept[number])
+            return kv  # complete in one call: nothing to store
+        if number == len(self._stored):
+            self._stored.append(tuple(one.new_empty(self.tokens, *one.shape[1:]) for one in kv))
+        for total, one in zip(self._stored[number], kv, strict=True):
+            total[begin:end] = one
+        return tuple(total[:end] for total in self._stored[number])
 
 
-class Some(NamedTuple):
-    """The next tokens of a prompt, in a call of the slices."""
+class PromptTokens(NamedTuple):
+    """The next tokens of a prompt in a call of the slices."""
 
     run: PromptRun
     tokens: Tensor
 
 
 class Prefill:
-    """Computes what prompts leave in the KV arena. The papers evaluate decoding; prompts are here so that
-    tokens are real.
+    """Prefill of prompts for a stage's layers: computes KV for the arena.
 
-    The slices are row by row, so tokens of several prompts go through them as a batch does, one prompt behind
-    the other: short ones are computed at the rate of long ones. Attention between the slices is causal, in
-    plain torch, of each prompt by itself. Layers that keep state run in turn, and have one prompt a call.
+    Slices compute row by row, so tokens of several prompts form a batch: short prompts run at the rate of
+    long ones. Attention is causal, in plain torch, separately for each prompt. Layers with state
+    run token by token, with one prompt per call.
     """
 
     def __init__(
@@ -78,23 +76,23 @@ class Prefill:
         last: BoundSlice | None = None,
         kv_dtype: KvDtype = "auto",
     ) -> None:
-        """Those of one stage: all, or some that follow one another; the last one only for what it keeps.
+        """Take a stage's slices, and the `last` slice only for its recurrent state.
 
-        Tokens of a prompt see each other as an arena will hold them; what is delivered is not rounded.
+        Attention uses K and V rounded as in the arena; delivered KV is not rounded.
         """
         self._layers = list(zip(slices, attended.attentions, attended.sinks, strict=True))
         self._attended = attended
         self._last = last.prompt if last else None
         self._kv_dtype = kv_dtype
 
-    def call(self, some: Sequence[Some], came: Passed | None, deliver: Deliver) -> Passed:
-        """Go through the slices with the next tokens of some prompts; what the next stage has to be given.
+    def call(self, chunks: Sequence[PromptTokens], came: Passed | None, deliver: Deliver) -> Passed:
+        """Run the slices for the next tokens of some prompts; return the context for the next stage.
 
-        `came` has the same from the stage before, None for the first one. A call that fails can be made
-        again, with other prompts or fewer.
+        `came` is the context from the previous stage, None for the first one. A failed call can be repeated
+        with other or fewer prompts.
         """
-        context, attended = (_begin(some), None) if came is None else (came.context, came.attended)
-        lengths = [len(one.tokens) for one in some]
+        context, attended = (_begin(chunks), None) if came is None else (came.context, came.attended)
+        lengths = [len(one.tokens) for one in chunks]
         for number, (piece, op, sinks) in enumerate(self._layers):
             q, kv, context = _passed(piece, context, attended)
             deliver(op.layer, *kv)
@@ -102,7 +100,7 @@ class Prefill:
             visible = (as_stored(one, self._kv_dtype) for one in kv)
             parts = zip(*(torch.split(one, lengths) for one in visible), strict=True)
             outputs = []
-            for (run, _), query, new in zip(some, queries, parts, strict=True):
+            for (run, _), query, new in zip(chunks, queries, parts, strict=True):
                 keys, *values = run.with_earlier(number, new)
                 value = values[0] if values else keys
                 outputs.append(causal(query, keys, value[..., : op.value_dim], op, sinks))
@@ -110,22 +108,22 @@ class Prefill:
             attended = self._attended.output(number, together)
         if self._last:
             self._last(context, attended)
-        for run, tokens in some:
+        for run, tokens in chunks:
             run.done += len(tokens)
         return Passed(context, attended)
 
 
-def _begin(some: Sequence[Some]) -> tuple[Tensor, ...]:
-    """What the first slice is given: tokens, and the place of each in its prompt."""
-    tokens = torch.cat([one.tokens for one in some])
-    places = [torch.arange(run.done, run.done + len(new), device=tokens.device) for run, new in some]
+def _begin(chunks: Sequence[PromptTokens]) -> tuple[Tensor, ...]:
+    """Return the first slice's inputs: tokens and their positions."""
+    tokens = torch.cat([one.tokens for one in chunks])
+    places = [torch.arange(run.done, run.done + len(new), device=tokens.device) for run, new in chunks]
     return tokens, torch.cat(places)
 
 
 def _passed(
     piece: BoundSlice, context: tuple[Tensor, ...], attended: Tensor | None
 ) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """A slice's q, KV and context of some tokens."""
+    """Run a slice; return q, KV and context."""
     if piece.prompt:
         (q,), kv, carried = piece.prompt(context, attended)
         return q, kv, carried
@@ -135,14 +133,14 @@ def _passed(
 
 
 def causal(q: Tensor, keys: Tensor, values: Tensor, op: AttentionOp, sinks: Tensor | None = None) -> Tensor:
-    """Attention of a text's last tokens [n, heads, dim] over keys and values of all of it."""
-    whole, last = len(keys), len(q)
-    rows = max(1, MOST_SCORES // (op.heads * whole))
-    if last > rows:  # of a long text not all at once
+    """Attend from a prompt's last tokens [n, heads, dim] to keys and values of all its tokens."""
+    total, last = len(keys), len(q)
+    rows = max(1, MOST_SCORES // (op.heads * total))
+    if last > rows:  # limits the scores of a long prompt
         parts = [
             causal(q[first : first + rows], keys[:end], values[:end], op, sinks)
             for first in range(0, last, rows)
-            for end in (whole - last + min(first + rows, last),)
+            for end in (total - last + min(first + rows, last),)
         ]
         return torch.cat(parts)
     out = _causal(q.transpose(0, 1), keys.transpose(0, 1), values.transpose(0, 1), op, sinks)
@@ -150,29 +148,29 @@ def causal(q: Tensor, keys: Tensor, values: Tensor, op: AttentionOp, sinks: Tens
 
 
 def _causal(queries: Tensor, keys: Tensor, values: Tensor, op: AttentionOp, sinks: Tensor | None) -> Tensor:
-    """Of a text's last tokens [heads, n, dim]."""
-    last, whole = queries.shape[1], keys.shape[1]
-    written_out = bool(op.softcap) or sinks is not None
-    if last == whole and not (written_out or 0 < op.window < whole or 0 < op.chunk < whole):
-        # All of a short prompt: no mask has to be made.
+    """Attend from a prompt's last tokens [heads, n, dim]."""
+    last, total = queries.shape[1], keys.shape[1]
+    explicit = bool(op.softcap) or sinks is not None
+    if last == total and not (explicit or 0 < op.window < total or 0 < op.chunk < total):
+        # A complete prompt needs no mask.
         return _attend(queries, keys, values, op)
-    # Quicker than a comparison for each, where the text is long.
-    visible = torch.ones(last, whole, dtype=torch.bool, device=queries.device).tril_(whole - last)
-    at = torch.arange(whole - last, whole, device=queries.device)[:, None]
-    others = torch.arange(whole, device=queries.device)[None]
+    # Faster than comparisons for long prompts.
+    visible = torch.ones(last, total, dtype=torch.bool, device=queries.device).tril_(total - last)
+    at = torch.arange(total - last, total, device=queries.device)[:, None]
+    others = torch.arange(total, device=queries.device)[None]
     if op.window:
         visible &= others > at - op.window
     if op.chunk:
         visible &= others >= at - at % op.chunk
-    if written_out:
-        return _written_out(queries, keys, values, op, visible, sinks)
+    if explicit:
+        return _attend_explicitly(queries, keys, values, op, visible, sinks)
     return _attend(queries, keys, values, op, visible)
 
 
 def _attend(
     queries: Tensor, keys: Tensor, values: Tensor, op: AttentionOp, visible: Tensor | None = None
 ) -> Tensor:
-    """Over what is seen; without a mask over all that is not later."""
+    """Attend to visible tokens; without a mask, causally."""
     return torch.nn.functional.scaled_dot_product_attention(
         queries[None],
         keys[None],
@@ -184,7 +182,7 @@ def _attend(
     )[0]
 
 
-def _written_out(
+def _attend_explicitly(
     queries: Tensor, keys: Tensor, values: Tensor, op: AttentionOp, visible: Tensor, sinks: Tensor | None
 ) -> Tensor:
     group = op.heads // op.kv_heads
@@ -193,7 +191,7 @@ def _written_out(
     if op.softcap:
         scores = op.softcap * torch.tanh(scores / op.softcap)
     scores = scores.float().masked_fill(~visible, -torch.inf)
-    if sinks is not None:  # as the score of one more token, whose value is nothing
+    if sinks is not None:  # as the score of one more token with value 0
         scores = torch.cat([scores, sinks.to(scores)[:, None, None].expand(-1, len(visible), 1)], dim=-1)
     shares = torch.softmax(scores, dim=-1)[..., : len(values[0])]
     return shares.to(values.dtype) @ values

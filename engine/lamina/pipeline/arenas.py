@@ -22,20 +22,19 @@ from lamina.pipeline.options import CoreOptions, EngineError, ModelFacts
 if TYPE_CHECKING:
     from lamina.convert import Conversion
 
-# Of free memory, what arenas take when their size is not given: the host's is for others too, a GPU's is for
-# the weights, and for these.
+# Default size of arenas as a share of free memory: others use the host's, only weights a GPU's.
 SHARE_OF_FREE_MEMORY = 0.25
 SHARE_OF_FREE_GPU = 0.9
 ALL_HEADS = slice(None)
 AnyWorker: TypeAlias = TensorWorker | CudaAttentionWorker | EmulatedAttention
-# What the kernels on GPUs take: see attention/cuda/decode.h.
+# Limits of the GPU kernels: see attention/cuda/decode.h.
 HEAD_DIM_STEP, MOST_HEAD_DIM, MOST_LATENT_DIM = 16, 256, 576
 
 
 def arena_shape(
     model: Conversion | Attended, kv_heads: int | None = None, kv_dtype: KvDtype = "auto"
 ) -> ArenaShape:
-    """What tokens take, of all KV heads or so many of them."""
+    """Return the shape of an arena for all KV heads, or for `kv_heads` of them."""
     attentions = model.attentions
     first = attentions[0]
     if len({(op.kv_heads, op.head_dim, op.latent) for op in attentions}) > 1:
@@ -51,9 +50,9 @@ def arena_shape(
 def arena_tokens(
     shape: ArenaShape, facts: ModelFacts, options: CoreOptions, max_sequences: int, room: int, pools: int = 1
 ) -> int:
-    """Tokens that each of so many pools holds, however sequences are dealt out; `shape` is that of tokens in
-    all arenas of a pool. With no size given they fill the `room`, together with what recurrent layers keep of
-    so many sequences.
+    """Return the tokens that each of the pools holds; `shape` covers all arenas of a pool.
+
+    With no size given they fill the `room`, together with the recurrent states of `max_sequences` sequences.
     """
     if options.kv_tokens is not None:
         return options.kv_tokens // pools
@@ -70,19 +69,19 @@ def arena_tokens(
 
 
 def room_for_arenas(free: int, weights: int, *, on_gpu: bool) -> int:
-    """Of a device's free memory; `weights` are those that will be on it."""
+    """Return a device's memory for arenas; `weights` are the bytes of weights still to be loaded there."""
     return max(int((free - weights) * SHARE_OF_FREE_GPU), 0) if on_gpu else int(free * SHARE_OF_FREE_MEMORY)
 
 
 def require_room(facts: ModelFacts, max_sequences: int, room: int) -> None:
-    """For what recurrent layers keep of so many sequences; most models have none."""
-    wanted = max_sequences * facts.state_bytes
-    if facts.state_bytes and wanted > room:
+    """Raise EngineError unless the recurrent states of this many sequences fit; most models have none."""
+    needed = max_sequences * facts.state_bytes
+    if facts.state_bytes and needed > room:
         fit = room // facts.state_bytes
         do = f"max_sequences of at most {fit:,}" if fit > 0 else "a smaller model or fewer KV tokens"
         raise EngineError(
             "engine-states-too-large",
-            f"recurrent layers keep {facts.state_bytes:,} bytes of a sequence, {wanted / 1e9:,.3g} GB of "
+            f"recurrent layers keep {facts.state_bytes:,} bytes of a sequence, {needed / 1e9:,.3g} GB of "
             f"{max_sequences:,}, and beside the KV there is room for {max(room, 0) / 1e9:,.3g} GB: take {do}",
         )
 
@@ -121,7 +120,7 @@ def worker_over(
 
 
 def require_heads_for_gpu(facts: ModelFacts) -> None:
-    """An EngineError where attention kernels cannot have such heads."""
+    """Raise EngineError if the GPU kernels do not support the model's head dimension."""
     most = MOST_LATENT_DIM if facts.latent else MOST_HEAD_DIM
     if facts.head_dim % HEAD_DIM_STEP or facts.head_dim > most:
         raise EngineError(
@@ -137,7 +136,7 @@ def attend_over(
     attended: Attended,
     kv_heads: slice = ALL_HEADS,
 ) -> None:
-    """Give a worker every layer of the arena, or those KV heads of it that `attended` is of."""
+    """Add every layer of the arena, or `kv_heads` of it, to a worker."""
     for op, sinks in zip(attended.attentions, attended.sinks, strict=True):
         keys, values = arena.keys(op.layer)[:, kv_heads], arena.values(op.layer)[:, kv_heads]
         scales = tuple(one[:, kv_heads] for one in arena.scales(op.layer))
@@ -157,8 +156,9 @@ def plan(
     *,
     filled: int | None = None,
 ) -> None:
-    """Once an iteration: the sequences that it reads in every space, and which of them each worker attends
-    to. Without pages a worker's rows can be filled up to a number with none.
+    """Plan an iteration: the sequences that each worker attends to, in every space.
+
+    Without pages, rows can be padded to `filled` with empty ones.
     """
     parts = list(parts)
     for number, space in enumerate(arena.spaces):
@@ -166,7 +166,7 @@ def plan(
             for worker, rows in parts:
                 worker.plan(space.slab, names[rows], filled, space=number)
             continue
-        # All at once: what is fetched for one part must not move what another one reads.
+        # All at once, so that fetching for one part does not move pages another one reads.
         offsets, slots = space.slab.lists(names)
         slots = space.pager.fetch(slots, batch)
         for worker, rows in parts:

@@ -1,4 +1,4 @@
-"""A batch as workers know it: one row a sequence; what is new to it, and what comes of it."""
+"""Batches on workers: one row per sequence, deltas between iterations, and results."""
 
 from __future__ import annotations
 
@@ -55,15 +55,15 @@ class Joined(msgspec.Struct, array_like=True, frozen=True):
         return Joined(*map(np.concatenate, zip(self.columns(), more.columns(), strict=True)))
 
     def columns(self) -> tuple[NDArray[Any], ...]:
-        """All of them, in the order in which they are declared."""
+        """Return all columns in the order of declaration."""
         return msgspec.structs.astuple(self)
 
 
 class PromptPart(msgspec.Struct, array_like=True, frozen=True):
-    """Some tokens of a prompt whose KV is computed with an iteration.
+    """Tokens of a prompt whose KV is computed with an iteration.
 
-    The sequence of one that is too long for an iteration has its slots, as one that is expected, and joins
-    with the last part or later. A prompt's parts are computed at the same place, one after the other.
+    A prompt too long for one iteration has several parts, computed in order at one place; its sequence is
+    expected and joins with the last part or later.
     """
 
     name: int
@@ -76,34 +76,33 @@ class PromptPart(msgspec.Struct, array_like=True, frozen=True):
 
 
 class BatchDelta(msgspec.Struct, omit_defaults=True):
-    """In the order in which it is to be applied.
+    """Changes of a batch since its last iteration; fields are in the order of application.
 
-    Where attention workers have whole requests, each is sent its own; model workers are sent everything.
+    If attention workers have complete requests, each is sent its own; model workers are sent everything.
     """
 
     forks: Ints = NO_TRIPLES  # parent, child, tokens or ALL
     renamed: Ints = NO_TRIPLES  # old, new name, next token
-    left: Ints = NONE  # names that are not in the batch any more
-    released: Ints = NONE  # names whose KV is not needed any more
+    left: Ints = NONE  # names no longer in the batch
+    released: Ints = NONE  # names whose KV is no longer needed
     joined: Joined = Joined()
     # Sequences that will join once their KV has come from prefill workers: name, parent or NO_PARENT, shared
     # tokens, tokens, pool. And those of them that will not: name, pool.
     expected: Ints = NO_EXPECTED
     dropped: Ints = NO_PAIRS
-    # By name the whole text whose KV a joining sequence needs, but for its last token; none where KV is made
-    # up.
+    # The text, by name, whose KV a joining sequence needs, plus its last token; empty if KV is random.
     prompts: Mapping[int, Tokens] = {}
     # Computed before these.
     parts: list[PromptPart] = []
-    # For attention workers, in place of both: what comes together, in the order in which it comes.
+    # For attention workers, instead of both: the parts of each call, in order.
     calls: list[list[PromptPart]] = []
 
 
 class BatchSnapshot(msgspec.Struct):
-    """A batch as it is once it has changed: for workers that know nothing of it."""
+    """A complete batch after a change, for workers without its earlier state."""
 
     whole: BatchDelta  # all sequences join, with all prompts
-    new: Ints  # those of them whose KV no worker has yet
+    new: Ints  # sequences whose KV no worker has yet
 
 
 def staying(among: Ints, removed: Ints) -> NDArray[np.intp]:
@@ -123,12 +122,12 @@ def places_of(wanted: Ints, among: Ints) -> NDArray[np.intp]:
 
 
 class Revealed(msgspec.Struct, frozen=True):
-    """Log-probabilities, the model's own, for the rows that ask for those of their tokens."""
+    """The model's log-probabilities for the rows that request them."""
 
     rows: Ints
     chosen: Floats  # of the token that was chosen
     tokens: Ints  # [rows, most], the likeliest ones first
-    logs: Floats  # theirs
+    logs: Floats  # of `tokens`
 
 
 @dataclass(frozen=True)
@@ -141,13 +140,13 @@ class Choice:
 
 @dataclass
 class Spent:
-    """Time of an iteration by its use, in seconds; none of it is the caller's own work."""
+    """Time of an iteration by use, in seconds, without the caller's own work."""
 
     prefill_s: float = 0.0
     model_s: float = 0.0
     attention_s: float = 0.0
     sampling_s: float = 0.0
-    waited_s: float = 0.0  # for workers elsewhere, which did all this meanwhile
+    waited_s: float = 0.0  # for other workers, which did the work
 
 
 @dataclass
@@ -170,7 +169,7 @@ class BatchRows:
         return len(self.columns)
 
     def apply(self, delta: BatchDelta) -> None:
-        """Beams swap what they continue, some sequences leave, some join."""
+        """Apply renames of beams, leaving sequences and joining ones."""
         rows = self.columns
         if len(delta.renamed):
             old, new, tokens = delta.renamed.T
@@ -182,7 +181,7 @@ class BatchRows:
         self.columns = rows.with_rows(delta.joined) if len(delta.joined) else rows
 
     def advance(self, tokens: Ints | None) -> None:
-        """An iteration has run. Where the next one does not begin, its tokens need not be known."""
+        """Advance all rows by a token; None if the next iteration does not start on this worker."""
         rows = self.columns
         token = rows.token if tokens is None else tokens
         self.columns = msgspec.structs.replace(

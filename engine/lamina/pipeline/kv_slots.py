@@ -1,4 +1,4 @@
-"""The slots of the sequences on one attention worker, and which of them are in which batch."""
+"""KV slots of the sequences on one attention worker, by batch."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from lamina.pipeline.batch_rows import ALL, NO_PARENT, BatchDelta, Ints, Joined,
 
 
 class Arrival(NamedTuple):
-    """A sequence whose prompt's KV has to come. In each space it has slots of its last tokens: of those that
-    are neither shared nor out of sight.
+    """A sequence whose prompt's KV is to arrive, with the slots of its last tokens in each space.
+
+    Tokens that are shared or outside a space's window have no slots here.
     """
 
     name: int
@@ -24,28 +25,28 @@ class Arrival(NamedTuple):
     @property
     def complete(self) -> bool:
         """True if nothing has to arrive."""
-        return not self.slots[0].size  # the last token is in sight everywhere
+        return not self.slots[0].size  # every space has slots of the last token
 
     def within(self, space: int, begin: int, end: int) -> NDArray[np.int32]:
-        """The slots of those of its tokens begin to end that have some."""
+        """Return the slots of the tokens `begin` to `end` that have one."""
         slots = self.slots[space]
         first = self.tokens - len(slots)
         return slots[max(begin - first, 0) : max(end - first, 0)]
 
 
 class KvSlots:
-    """Gives sequences their slots, iteration by iteration, as each `BatchDelta` says."""
+    """Allocation of slots to sequences, updated by each `BatchDelta`."""
 
     def __init__(self, arena: Arena, batches: int) -> None:
         self.arena = arena
         self._names: list[Ints] = [np.empty(0, np.int64) for _ in range(batches)]
-        self._expected: set[int] = set()  # they have their slots and will join a batch
+        self._expected: set[int] = set()  # have slots and will join a batch
 
     def names(self, batch: int) -> Ints:
         return self._names[batch]
 
     def apply(self, batch: int, delta: BatchDelta) -> list[Arrival]:
-        """Some go, some come; those that come have their slots but no KV yet."""
+        """Apply a delta; return the joining sequences, which have slots but no KV yet."""
         for parent, child, tokens in delta.forks.tolist():
             self.arena.fork(parent, child, None if tokens == ALL else tokens)
         here = self._names[batch]
@@ -63,7 +64,7 @@ class KvSlots:
         return list(self._arrivals(delta.joined))
 
     def expect(self, delta: BatchDelta) -> list[Arrival]:
-        """Slots for sequences that will join when their KV has come; they are theirs from now on."""
+        """Allocate slots for sequences that will join when their KV has arrived."""
         arrivals = []
         for name, parent, shared, tokens, _ in delta.expected.tolist():
             self._expected.add(name)
@@ -71,7 +72,7 @@ class KvSlots:
         return arrivals
 
     def expect_none(self) -> None:
-        """Sequences that were expected and have not joined lose their slots."""
+        """Release the slots of sequences that were expected and have not joined."""
         self._drop(list(self._expected))
 
     def _drop(self, names: list[int]) -> None:
@@ -97,8 +98,9 @@ class KvSlots:
         self._names[batch] = np.empty(0, np.int64)
 
     def extend(self, batch: int, only: Ints | None = None) -> Ints:
-        """Room for the tokens that the batch's next iteration adds, or for those of some: others have it from
-        when the iteration was begun the first time. Whose the batch's tokens are.
+        """Allocate slots for the next token of a batch's sequences, or of those in `only`; return all names.
+
+        `only` is for an iteration that starts again: the others have their slots already.
         """
         self.arena.extend(self._names[batch] if only is None else only)
         return self._names[batch]

@@ -1,4 +1,4 @@
-"""The options of an engine, checked before anything is loaded, and the model that it is given."""
+"""Options of an engine, checked before anything is loaded, and its model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from lamina.convert import Conversion
     from lamina.convert.constants import Parameter
 
-# What a prompt may take without a look at what is free.
+# Memory that a prompt may take without a check of free memory.
 SMALL_BYTES = 64 << 20
 # Those who decode meanwhile wait for no more.
 PROMPT_TOKENS = CHUNK
@@ -33,12 +33,12 @@ LOAD_FORMATS = get_args(LoadFormat)
 
 
 class EngineError(CodedError, ValueError):
-    """An engine that cannot be made or gone on with; the message says why and what to do."""
+    """An engine cannot be built or continue; the message says why and what to do."""
 
 
 @dataclass(frozen=True)
 class CoreOptions:
-    """How to build a core. Memory is given in tokens or in bytes; by default a quarter of what is free."""
+    """Options of a core; KV memory is given in tokens or bytes, by default a quarter of free memory."""
 
     dtype: torch.dtype | None = None
     load_format: LoadFormat = "safetensors"
@@ -46,14 +46,14 @@ class CoreOptions:
     kv_bytes: int | None = None
     overcommit: float = 0.0
     decode_only: bool = False
-    prompt_tokens: int = PROMPT_TOKENS  # that model workers compute with one iteration of a batch, at most
+    prompt_tokens: int = PROMPT_TOKENS  # per iteration of a batch, at most
     rope: str = "carry"
-    absorb: Absorb = "model"  # of latent KV: who multiplies queries and outputs to and from it
+    absorb: Absorb = "model"  # workers that multiply queries and outputs of latent KV
     backend: str = "python"
     overlap: bool = False
     threads: int = 0
     device: str = "cpu"  # or "cuda"
-    kv_dtype: KvDtype = "auto"  # what arenas hold: numbers of the model's dtype, or bytes
+    kv_dtype: KvDtype = "auto"  # type of numbers in arenas; auto: the model's
 
     def __post_init__(self) -> None:
         if self.dtype is not None and self.dtype not in DTYPES:
@@ -96,12 +96,12 @@ class CoreOptions:
 
     @property
     def place(self) -> torch.device:
-        """Where weights, arena and what is computed are."""
+        """The device of weights, arena and computation."""
         return gpu.tensors_on(self.device)
 
 
 def require_kv_for_gpu(kv_dtype: KvDtype) -> None:
-    """An EngineError where attention kernels on GPUs cannot read it."""
+    """Raise EngineError if the GPU kernels cannot read this type."""
     if kv_dtype != "auto":
         raise EngineError(
             "engine-kv-dtype-gpu",
@@ -117,7 +117,7 @@ def require_count(name: str, value: object, least: int = 1) -> None:
 
 
 def original_of(model: Any, conversion: Conversion, options: CoreOptions) -> Any:
-    """The model object itself, or the one that the folder or config describes."""
+    """Return the model object itself, or load the one that the folder or config describes."""
     if isinstance(model, torch.nn.Module):
         if model.dtype != conversion.dtype:
             raise EngineError(
@@ -151,10 +151,10 @@ class ModelFacts(msgspec.Struct, tag=True, frozen=True):
     dtype: str
     dtype_bytes: int
     weight_bytes: int
-    state_bytes: int = 0  # that recurrent layers keep of a sequence
-    absorbing_bytes: int = 0  # of the matrices that attention workers multiply by
-    sights: tuple[Sight, ...] = ()  # of each layer, or all see all
-    kv_dtype: KvDtype = "auto"  # an engine's choice, beside the model's sizes
+    state_bytes: int = 0  # of recurrent layers, per sequence
+    absorbing_bytes: int = 0  # of the matrices that attention workers absorb
+    sights: tuple[Sight, ...] = ()  # by layer; empty: all tokens are visible
+    kv_dtype: KvDtype = "auto"  # chosen by the engine's options
 
     @staticmethod
     def of(conversion: Conversion) -> ModelFacts:
@@ -185,15 +185,13 @@ class ModelFacts(msgspec.Struct, tag=True, frozen=True):
         return self.kv_shape.token_bytes
 
     def prompt_bytes(self, tokens: int) -> int:
-        """What a worker takes, at most, to compute a prompt: all its K and V, those of a layer once more for
-        each head that attends to them, and what a piece of attention takes.
-        """
+        """Return the bytes to compute a prompt: all K and V, a layer's again per query head, and scores."""
         layer = 2 * self.heads * self.head_dim * self.dtype_bytes
         stored = tokens * (self.layers * self.kv_shape.arriving_bytes + layer)
         return stored + SCORE_BYTES * min(self.heads * CHUNK * tokens, MOST_SCORES)
 
     def refusal(self, tokens: int, free_bytes: Callable[[], int]) -> str | None:
-        """Why a prompt of so many tokens cannot be computed with what memory is free, if it cannot."""
+        """Return why a prompt of this many tokens does not fit in free memory, or None if it does."""
         needed = self.prompt_bytes(tokens)
         if needed <= SMALL_BYTES or needed <= (free := free_bytes()):
             return None
@@ -204,7 +202,7 @@ class ModelFacts(msgspec.Struct, tag=True, frozen=True):
 
     @property
     def kv_shape(self) -> ArenaShape:
-        """What tokens take, all heads."""
+        """The shape of an arena with all heads."""
         dtype: torch.dtype = getattr(torch, self.dtype)
         sizes = self.layers, self.kv_heads, self.head_dim
         return ArenaShape(*sizes, dtype, self.latent, self.sights, self.kv_dtype)

@@ -1,4 +1,4 @@
-"""Partition of the work: which worker has which heads, requests and slices, and in which order each works."""
+"""Partition of heads, requests and slices over workers, and the schedule of their work."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Along = Literal["heads", "requests"]
 
 @dataclass(frozen=True)
 class Piece:
-    """What travels in one message between a model worker and an attention worker, and is attended at once."""
+    """The heads and requests in one message between a model worker and an attention worker."""
 
     heads: range  # of the model's queries
-    part: int = 0  # of the attention worker's requests: the part-th of `parts`
+    part: int = 0  # of the attention worker's requests, one of `parts`
     parts: int = 1
 
     def rows(self, count: int) -> slice:
@@ -44,7 +44,7 @@ class Partition:
     chunks_along: Along = "requests"
 
     def __post_init__(self) -> None:
-        # Also what another process says that one is.
+        # Also validates partitions received from other processes.
         if min(self.ranks, self.workers, self.kv_heads, self.chunks) < 1 or self.heads < self.kv_heads:
             raise ValueError(f"{self} is no partition")
         shared = self.heads // self._unit
@@ -63,7 +63,7 @@ class Partition:
 
     @property
     def pools(self) -> int:
-        """Memories that a request can be in: one if every worker has a part of each request."""
+        """Number of memories that a request can be in: one if every worker has a part of each request."""
         return self.workers if self.along == "requests" else 1
 
     @property
@@ -73,11 +73,11 @@ class Partition:
 
     @property
     def _unit(self) -> int:
-        """Queries that stay together."""
+        """Number of queries that are not split."""
         return self.heads // self.kv_heads if self.kv_heads > 1 else 1
 
     def kv_of(self, heads: range) -> range:
-        """The KV heads that these queries attend to."""
+        """Return the KV heads that these queries attend to."""
         group = self.heads // self.kv_heads
         return range(heads.start // group, -(-heads.stop // group))
 
@@ -92,12 +92,12 @@ class Partition:
         return range(max(own.start, its.start), min(own.stop, its.stop))
 
     def gives_prompts(self, rank: int, worker: int) -> bool:
-        """Whether an attention worker takes KV of prompts from a rank: what all have, the first one sends."""
+        """Return whether a rank sends prompts' KV to an attention worker; the first rank sends shared KV."""
         both = self.of_both(rank, worker)
         return bool(both) and (self.kv_heads > 1 or both.start == self.of_worker(worker).start)
 
     def pieces(self, rank: int, worker: int) -> list[Piece]:
-        """What travels between the two for one layer of one batch, in order."""
+        """Return the messages between two workers for one layer of one batch, in order."""
         both, unit = self.of_both(rank, worker), self._unit
         if not both:
             return []
@@ -115,7 +115,7 @@ def _share(heads: int, number: int, of: int) -> range:
 
 
 def within(heads: range, some: range) -> slice:
-    """Where these heads are among some of the model's."""
+    """Return the position of `some` heads within a range of heads."""
     return slice(heads.start - some.start, heads.stop - some.start)
 
 
@@ -137,7 +137,7 @@ class Turn(NamedTuple):
 
 
 class Schedule:
-    """The order of turns, the same for all: each worker does its own and leaves the others out.
+    """The order of turns, the same for all workers, each of which does its own.
 
     On every replica, and on the attention workers together, work is done in the order of the clock and then
     of the batch. A clock's tick is one slice of every batch; which replica runs it, csrc/core/rotation.hpp
@@ -154,7 +154,7 @@ class Schedule:
         self.batches, self.slices, self.stages = batches, slices, stages
         self._rotation = Rotation(pipelining, batches)
         self.places = stages if stages > 1 else self._rotation.replicas
-        # Where the slices of each stage begin: shares that differ by one at most.
+        # The first slice of each stage; stages differ by one slice at most.
         self._firsts = [slices * stage // stages for stage in range(stages + 1)]
         self._stage_of = [stage for stage in range(stages) for _ in self.slices_of(stage)]
         # A stage's ticks; one that has fewer slices is idle for the first of them: what it gives is wanted as
@@ -168,11 +168,11 @@ class Schedule:
 
     @property
     def migrates(self) -> bool:
-        """Whether a batch's next slice may run elsewhere, at the next place, so that its context travels."""
+        """True if a batch's next slice may run at another place, so that its context is sent."""
         return self.stages > 1 or self._rotation.migrates
 
     def slices_of(self, place: int) -> range:
-        """The slices whose weights a place needs."""
+        """Return the slices whose weights a place needs."""
         if self.stages == 1:
             return range(self.slices)
         return range(self._firsts[place], self._firsts[place + 1])
@@ -183,13 +183,13 @@ class Schedule:
         return self._rotation.replica(batch, cycle * self.slices + slice_)
 
     def clock(self, batch: int, cycle: int, slice_: int) -> int:
-        """When, in ticks from the cluster's start: order is by this and then by batch."""
+        """Return the tick of a turn since the cluster's start; turns are ordered by tick, then batch."""
         if self.stages > 1:
             return (cycle * self.stages + batch) * self._each + self._ticks[slice_]
         return cycle * self.slices + slice_
 
     def turns(self, first: int = 0) -> Iterator[Turn]:
-        """All turns in order from this cycle on, without end."""
+        """Yield all turns in order from this cycle on, endlessly."""
         if self.stages > 1:
             yield from self._staged(first)
         for cycle in itertools.count(first):

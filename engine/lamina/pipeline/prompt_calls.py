@@ -1,4 +1,4 @@
-"""Which tokens of an iteration's prompts go through the slices together."""
+"""Grouping of an iteration's prompt tokens into calls of the slices."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _NO_TEXT: Tokens = np.empty(0, np.int32)
 
 
 def calls_of(delta: BatchDelta, *, alone: bool) -> list[Call]:
-    """All that is to be computed, in the order in which it is: up to a chunk of tokens a call.
+    """Return the calls of an iteration in order, with up to a chunk of tokens each.
 
-    A prompt is cut where it would be cut alone, so that a short one is in one call. `alone`: layers keep
-    state, and so each call has tokens of one prompt.
+    A prompt is cut where it would be cut alone, so that a short one is in one call. With `alone`, for layers
+    with state, each call has tokens of one prompt.
     """
     calls: list[Call] = []
     room = 0
@@ -34,7 +34,7 @@ def calls_of(delta: BatchDelta, *, alone: bool) -> list[Call]:
 
 
 def fitting(lengths: Sequence[int], room: int) -> list[int]:
-    """Which prompts of those that wait at a prefill worker it computes together: the first ones that fit."""
+    """Return which waiting prompts a prefill worker computes together: the first ones that fit."""
     places = []
     for at, tokens in enumerate(lengths):
         if tokens <= room:
@@ -44,13 +44,13 @@ def fitting(lengths: Sequence[int], room: int) -> list[int]:
 
 
 def without_text(calls: list[Call], names: set[int]) -> list[Call]:
-    """What of them concerns a worker that has these sequences, and does not compute."""
+    """Return the calls without text, for a worker that has these sequences and does not compute."""
     own = [[part for part in call if part.name in names] for call in calls]
     return [[msgspec.structs.replace(part, text=_NO_TEXT) for part in call] for call in own if call]
 
 
 def _joining(delta: BatchDelta) -> Iterator[PromptPart]:
-    """Whole prompts of sequences that join."""
+    """Yield complete prompts of sequences that join."""
     joined = delta.joined
     columns = (joined.name, joined.shared, joined.pool)
     for name, shared, pool in zip(*(column.tolist() for column in columns), strict=True):

@@ -14,16 +14,16 @@ from numpy.typing import NDArray
 from lamina.pipeline.partition import Schedule
 
 Ints = NDArray[np.int64]
-# Pieces of work that a worker remembers one by one; of older ones it knows sums.
-KEPT = 1 << 17
+# Pieces of work that a worker records individually; older ones are only in sums.
+RECORD_LIMIT = 1 << 17
 NO_ENDS: Ints = np.empty((0, 2), np.int64)
 _COLUMNS = ("batch", "iteration", "cycle", "slice", "start_ns", "end_ns")
-# Rows of one message: well below what a control message may have.
+# Rows per message, well below the limit of a control message.
 _ROWS_A_MESSAGE = 1 << 17
 
 
 class WorkRecords(msgspec.Struct, tag=True, frozen=True):
-    """A part of what a worker has recorded, as it is sent to the front end."""
+    """A part of a worker's records, sent to the front end."""
 
     rows: Ints  # pieces of work
     sums: Ints  # batch, iteration, nanoseconds
@@ -33,19 +33,19 @@ class WorkRecords(msgspec.Struct, tag=True, frozen=True):
 
 
 class Recorder:
-    def __init__(self, kept: int = KEPT) -> None:
-        self._rows = np.zeros((kept, len(_COLUMNS)), np.int64)
+    def __init__(self, limit: int = RECORD_LIMIT) -> None:
+        self._rows = np.zeros((limit, len(_COLUMNS)), np.int64)
         self._count = 0
         self._busy_ns = 0
         self._running: dict[int, list[int]] = {}  # by batch: iteration, busy_ns
         self._sums: list[tuple[int, int, int]] = []
 
     def now(self) -> int:
-        """A moment, of CLOCK_MONOTONIC."""
+        """Return the time of CLOCK_MONOTONIC in nanoseconds."""
         return time.monotonic_ns()
 
     def wait(self, moment: int) -> None:
-        """Until it has come; on a CPU it has."""
+        """Wait until a moment has passed; on a CPU it has."""
 
     def note(self, batch: int, iteration: int, cycle: int, slice_: int, start_ns: int, end_ns: int) -> None:
         self._rows[self._count % len(self._rows)] = (batch, iteration, cycle, slice_, start_ns, end_ns)
@@ -59,13 +59,13 @@ class Recorder:
         running[1] += took
 
     def forget(self) -> None:
-        """As if nothing had been done."""
+        """Clear all records."""
         self._count = self._busy_ns = 0
         self._running.clear()
         self._sums.clear()
 
     def messages(self) -> Iterator[WorkRecords]:
-        """All of it; the last message says so."""
+        """Yield all records as messages, of which the last has `more` False."""
         split = self._count % len(self._rows) if self._count > len(self._rows) else 0
         rows = np.concatenate([self._rows[split:], self._rows[:split]])[: min(self._count, len(self._rows))]
         running = [(batch, *sums) for batch, sums in self._running.items()]
@@ -78,21 +78,21 @@ class Recorder:
 
 @dataclass(frozen=True)
 class Iterations:
-    """Each iteration's work, in the order of batch and iteration."""
+    """The work of each iteration, sorted by batch and iteration."""
 
     batch: Ints
     iteration: Ints
-    model_s: NDArray[np.float64]  # added up over the replicas that took part, of each the longest worker's
+    model_s: NDArray[np.float64]  # sum over replicas of the longest worker's
     attention_s: NDArray[np.float64]  # the longest attention worker's
 
 
 @dataclass(frozen=True)
 class Records:
-    """What an engine's workers did: pieces of work as columns, each worker's in the order it did them."""
+    """The recorded work of an engine's workers: pieces as columns, each worker's in order."""
 
     workers: tuple[str, ...]
-    replica_of: tuple[int, ...]  # of model workers the replica or stage, of attention workers -1
-    since: tuple[int, ...]  # the cycle that each began with: later than 0 if it has taken over from another
+    replica_of: tuple[int, ...]  # replica or stage of a model worker; -1 for attention workers
+    since: tuple[int, ...]  # first cycle of each: above 0 if it replaced another
     busy_s: NDArray[np.float64]  # by worker, since the start
     of_iterations: Iterations
     worker: Ints = field(repr=False)
@@ -102,20 +102,20 @@ class Records:
     slice: Ints = field(repr=False)  # for attention: the slice before it
     start_ns: Ints = field(repr=False)  # of CLOCK_MONOTONIC
     end_ns: Ints = field(repr=False)
-    # Of iterations on emulated devices: how long the host waited for the end, and how late it went on.
+    # Iterations on emulated devices: how long the host waited for the end, and how late it continued.
     ends_ns: Ints = field(default_factory=lambda: NO_ENDS, repr=False)
 
     def __len__(self) -> int:
         return len(self.worker)
 
     def where(self, rows: NDArray[Any]) -> Records:
-        """Some pieces of work only; sums stay."""
+        """Return records with a selection of pieces; sums are unchanged."""
         columns = {name: getattr(self, name)[rows] for name in ("worker", *_COLUMNS)}
-        kept = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in columns}
-        return Records(**kept, **columns)
+        others = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in columns}
+        return Records(**others, **columns)
 
     def moved(self, instance: int, *, replicas: int, batches: int) -> Records:
-        """Of one of several engines: its names and numbers among all of them; they come after so many."""
+        """Return records with names and numbers offset to be one of several engines."""
         return replace(
             self,
             workers=tuple(f"{instance}/{name}" for name in self.workers),
@@ -125,8 +125,9 @@ class Records:
         )
 
     def idle(self) -> dict[str, float | None]:
-        """Share of the recorded time that each worker had nothing to do: from when all of them had begun to
-        when the first has nothing more on record. None where too little was recorded.
+        """Return each worker's idle share of the recorded time; None if too little was recorded.
+
+        The time is from when all workers have started to the first worker's last record.
         """
         own = [self.worker == number for number in range(len(self.workers))]
         working = [rows for rows in own if rows.any()]
@@ -142,7 +143,7 @@ class Records:
 
 
 def joined(parts: Sequence[Records]) -> Records:
-    """All engines' records as one; each has been `moved`."""
+    """Join the records of several engines; each has been `moved`."""
     first = np.cumsum([0, *(len(part.workers) for part in parts)])
     columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS}
     iterations = {
@@ -194,7 +195,7 @@ def gather(
 
 
 def _iterations(sums: list[Ints], replica_of: tuple[int, ...]) -> Iterations:
-    """The workers of a replica, and the attention workers, work side by side: the longest counts."""
+    """Sum work by iteration; the longest counts among a replica's workers, and among attention workers."""
     table = np.concatenate(sums) if sums else np.empty((0, 4), np.int64)
     kinds = np.array(replica_of, np.int64)[table[:, 0]] if len(table) else table[:, 0]
     keys, place = np.unique(table[:, 1:3], axis=0, return_inverse=True)
@@ -210,23 +211,23 @@ def _iterations(sums: list[Ints], replica_of: tuple[int, ...]) -> Iterations:
     return Iterations(keys[:, 0], keys[:, 1], model, attention)
 
 
-# Of each kind: one is enough to know, some help to find out why.
-MOST_TOLD = 5
+# Limit per kind of violation.
+MOST_REPORTED = 5
 
 
 def check_schedule(records: Records, schedule: Schedule) -> list[str]:
-    """One sentence for each thing found wrong; nothing if all is as defined.
+    """Return one sentence for each violation of the schedule in the records.
 
-    That no worker did two things at once, that each did its work in the schedule's order and at its place,
-    that nothing began before what it needs was done, and that no iteration lacks a part.
+    Checked are that no worker did two pieces at once, that each worked in the schedule's order and at its
+    place, that no piece started before its inputs were ready, and that no iteration lacks a piece.
     """
     result: list[str] = []
     for number in range(len(records.workers)):
         own = records.where(records.worker == number)
         for check in (_overlaps, _out_of_order, _misplaced):
-            result += list(check(own, number, schedule))[:MOST_TOLD]
-    result += list(_too_early(records, schedule))[:MOST_TOLD]
-    result += list(_incomplete(records, schedule))[:MOST_TOLD]
+            result += list(check(own, number, schedule))[:MOST_REPORTED]
+    result += list(_too_early(records, schedule))[:MOST_REPORTED]
+    result += list(_incomplete(records, schedule))[:MOST_REPORTED]
     return result
 
 
@@ -251,8 +252,8 @@ def _misplaced(own: Records, number: int, schedule: Schedule) -> Iterator[str]:
 
 
 def _too_early(records: Records, schedule: Schedule) -> Iterator[str]:
-    """Attention needs q, the next slice what attention gave, the next iteration the tokens."""
-    # Of earlier ones the records of workers that were lost are lacking.
+    """Check that attention waited for q, slices for attention, and iterations for tokens."""
+    # Records of lost workers are missing for earlier cycles.
     records = records.where(records.cycle >= max(records.since, default=0))
     attention = np.array(records.replica_of, np.int64)[records.worker] < 0
     keys = (records.batch * (records.cycle.max(initial=0) + 1) + records.cycle) * schedule.slices
@@ -263,12 +264,12 @@ def _too_early(records: Records, schedule: Schedule) -> Iterator[str]:
     for row, start in _matched(attention_keys, starts):
         if attentions.start_ns[row] < start:
             yield f"attention of {_piece(attentions, row)} began before its slice"
-    # Of several ranks one may have its part back, and go on, while attention is at another one's.
+    # One of several ranks may continue while attention computes for another.
     latest = _of_each(slice_keys, slices.start_ns, np.maximum)
     for row, start in _matched(attention_keys + 1, latest):
         if attentions.end_ns[row] > start:
             yield f"what comes after it began before the attention of {_piece(attentions, row)} had ended"
-    # More than any iteration's number, so that one batch's last is not another's first.
+    # More than any iteration's number, so that batches do not overlap.
     width = records.iteration.max(initial=0) + 2
     first, last = slices.where(slices.slice == 0), slices.where(slices.slice == schedule.slices - 1)
     ended = _of_each(last.batch * width + last.iteration + 1, last.end_ns, np.minimum)
@@ -278,12 +279,12 @@ def _too_early(records: Records, schedule: Schedule) -> Iterator[str]:
 
 
 def _incomplete(records: Records, schedule: Schedule) -> Iterator[str]:
-    """Of iterations that are on record from before their first slice to after their last."""
+    """Check that iterations recorded from before their first slice to after their last are complete."""
     if not len(records):
         return
     of_attention = np.array(records.replica_of, np.int64)[records.worker] < 0
     ranks = sum(replica >= 0 for replica in records.replica_of) // schedule.places
-    # A worker that has forgotten has forgotten everything before one of its turns.
+    # A worker's records are complete from one of its turns on.
     order = _order(records, schedule)
     since = max(int(order[records.worker == number].min()) for number in np.unique(records.worker))
     since = max(since, schedule.clock(0, max(records.since, default=0), 0) * schedule.batches)
@@ -292,23 +293,23 @@ def _incomplete(records: Records, schedule: Schedule) -> Iterator[str]:
     )
     ends = records.where((records.slice == schedule.slices - 1) & ~of_attention)
     ended = set(zip(ends.batch.tolist(), ends.cycle.tolist(), strict=True))
-    # One kind of key for all model workers together, and one for each attention worker.
+    # One key for all model workers together, and one for each attention worker.
     kind = np.where(of_attention, records.worker, -1)
     keys, counts = np.unique(
         np.column_stack([records.batch, records.cycle, kind]), axis=0, return_counts=True
     )
-    for (batch, cycle, who), count in zip(keys.tolist(), counts.tolist(), strict=True):
+    for (batch, cycle, key), count in zip(keys.tolist(), counts.tolist(), strict=True):
         begins = schedule.clock(batch, cycle, 0) * schedule.batches + batch
         if begins < since or (cycle == newest[batch] and (batch, cycle) not in ended):
             continue
-        wanted = schedule.slices * ranks if who < 0 else schedule.slices - 1
+        wanted = schedule.slices * ranks if key < 0 else schedule.slices - 1
         if count != wanted:
-            whose = "model workers" if who < 0 else records.workers[who]
+            whose = "model workers" if key < 0 else records.workers[key]
             yield f"in cycle {cycle} the {whose} did {count} pieces of work for batch {batch}, not {wanted}"
 
 
 def _order(own: Records, schedule: Schedule) -> NDArray[np.int64]:
-    """Clock and batch as one number: what has a smaller one comes first."""
+    """Return clock and batch as one number by which turns are ordered."""
     ticks = np.array([schedule.clock(0, 0, slice_) for slice_ in range(schedule.slices)], np.int64)
     cycle, batch = (schedule.clock(*one, 0) - ticks[0] for one in ((0, 1), (1, 0)))
     clocks = own.cycle * cycle + own.batch * batch + ticks[own.slice]
@@ -319,7 +320,7 @@ def _order(own: Records, schedule: Schedule) -> NDArray[np.int64]:
 def _of_each(
     keys: NDArray[np.int64], values: NDArray[np.int64], reduce: np.ufunc
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Each key once, with the least or largest of its values."""
+    """Return unique keys with the least or largest of their values."""
     order = np.argsort(keys, kind="stable")
     unique, first = np.unique(keys[order], return_index=True)
     return unique, reduce.reduceat(values[order], first) if len(unique) else values[:0]

@@ -1,4 +1,4 @@
-"""Whose recurrent state begins, is copied and goes, as batches change."""
+"""Recurrent states of sequences, updated as batches change."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ if TYPE_CHECKING:
 
 
 def states_of(slices: Sequence[BoundSlice]) -> StateMemory | None:
-    """What they keep between tokens, all in one."""
+    """Return the state memory that the slices share, if they have any."""
     return next((piece.states for piece in slices if piece.states), None)
 
 
 class SequenceStates:
-    """The states of a worker's slices, which most models have none of."""
+    """The recurrent states of a worker's slices; most models have none."""
 
     def __init__(self, memory: StateMemory | None, sequences: int) -> None:
         self._memory = memory
-        self._begun: set[int] = set()  # have not joined, and their prompts are being computed
+        self._begun: set[int] = set()  # not joined yet: their prompts are being computed
         if memory:
             memory.reserve(sequences)
 
     @property
-    def kept(self) -> bool:
-        """True if there are any states."""
+    def present(self) -> bool:
+        """True if the model has states."""
         return self._memory is not None
 
     def begin(self, name: int) -> None:
-        """The first part of its prompt is to be computed."""
+        """Add a sequence whose prompt begins to be computed."""
         if memory := self._memory:
             memory.begin(name)
             self._begun.add(name)
 
     def drop(self, names: Iterable[int]) -> None:
-        """They will not join."""
+        """Remove sequences that will not join."""
         if (memory := self._memory) and (ended := self._begun.intersection(names)):
             memory.release(ended)
             self._begun -= ended
 
     def apply(self, delta: BatchDelta) -> None:
-        """Before prompts are computed: as with KV, some fork, some go, some come."""
+        """Apply forks, releases and joins, before prompts are computed."""
         if memory := self._memory:
             for parent, child, _ in delta.forks.tolist():
                 memory.copy(parent, child)
@@ -55,7 +55,7 @@ class SequenceStates:
                     memory.begin(name)
 
     def share(self, delta: BatchDelta) -> None:
-        """When prompts are computed: who shares all of one begins as it has ended."""
+        """Copy states to sequences that share a full prompt, after it has been computed."""
         if memory := self._memory:
             joined = delta.joined
             for name, parent in zip(joined.name.tolist(), joined.parent.tolist(), strict=True):
@@ -67,7 +67,7 @@ class SequenceStates:
         return self._memory.rows(names.tolist()) if self._memory else None
 
     def select(self, rows: Tensor | None) -> None:
-        """Slices run with these sequences from now on."""
+        """Select the sequences that slices run with."""
         if self._memory and rows is not None:
             self._memory.selected = rows
 

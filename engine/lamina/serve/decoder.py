@@ -202,7 +202,7 @@ class Decoder:
         self._joining[batch] = Joined()
         return builder.build(self._table)
 
-    def kept_in(self, pools: Collection[int]) -> tuple[int, int]:
+    def stored_in(self, pools: Collection[int]) -> tuple[int, int]:
         """Requests whose KV is in these memories, and how many tokens of it have been computed."""
         if self._decode_only or not pools:
             return 0, 0

@@ -148,19 +148,19 @@ class Engine(Served):
         """
         return self._core.worked_s()
 
-    def strike(self, worker: str, how: str = "kill") -> None:
-        """Do one of them harm, to see what comes of it: "kill" or "stop" it."""
+    def inject_fault(self, worker: str, how: str = "kill") -> None:
+        """Inject a fault into a worker: "kill" or "stop" it."""
         require_harm(worker, how, self.workers)
-        self._core.strike(worker, how)
+        self._core.inject_fault(worker, how)
 
-    def strike_all(self, how: str = "kill") -> None:
-        """Do all workers harm, and have none replaced: as if the machine they are on had gone."""
+    def inject_faults(self, how: str = "kill") -> None:
+        """Inject a fault into all workers and replace none, as if their machine were lost."""
         if not self.workers:
-            raise EngineError("engine-worker-unknown", "an engine in one process has no workers to strike")
+            raise EngineError("engine-worker-unknown", "an engine in one process has no workers")
         self._core.beyond_recovery = True
         for worker in self.workers:
             with contextlib.suppress(ProcessLookupError):  # it has ended by itself
-                self.strike(worker, how)
+                self.inject_fault(worker, how)
 
     def scale(self, *, attention_workers: int) -> None:
         """Go on with another number of attention workers, each with as much memory as one had before.

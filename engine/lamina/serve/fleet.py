@@ -227,17 +227,17 @@ class Fleet(Served):
         """One that was drained gets requests again."""
         self._front.open(self._instance(number), to_requests=True)
 
-    def strike(self, worker: str, how: str = "kill") -> None:
-        """Do a worker (`1/model 0`) or all of an engine (`instance 1`) harm, to see what comes of it."""
+    def inject_fault(self, worker: str, how: str = "kill") -> None:
+        """Inject a fault into a worker (`1/model 0`) or all workers of an engine (`instance 1`)."""
         require_harm(worker, how, self.workers)
         number, slash, name = worker.removeprefix("instance ").partition("/")
         instance = self.instances[int(number)]
         self._settle(instance)
         if instance.why is None and slash:
-            instance.engine.strike(name, how)
+            instance.engine.inject_fault(name, how)
         elif instance.why is None:
             instance.struck = True
-            instance.engine.strike_all(how)
+            instance.engine.inject_faults(how)
 
     def close(self) -> None:
         """End all engines. What runs is lost."""

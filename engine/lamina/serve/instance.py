@@ -146,7 +146,7 @@ class Instance:
         if self.why is None:
             if self.future and wait([self.future], CLOSE_S).not_done:
                 with contextlib.suppress(EngineError, KeyError):  # none to kill, or it replaces them just now
-                    self.engine.strike_all()
+                    self.engine.inject_faults()
                 self._hangs = bool(wait([self.future], CLOSE_S).not_done)
             self.engine.close()
         self._threads.shutdown(wait=not self._hangs)

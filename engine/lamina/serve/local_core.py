@@ -14,7 +14,7 @@ from lamina import gpu, threads
 from lamina.cluster import ClusterCore, LostError, Replaced, Scaled
 from lamina.cluster.prefill_dispatch import PrefillDispatch
 from lamina.kv import Arena, Faults
-from lamina.model import Prefill, PromptRun, Some
+from lamina.model import Prefill, PromptRun, PromptTokens
 from lamina.operators import Attended
 from lamina.pipeline import (
     BatchDelta,
@@ -55,7 +55,7 @@ class LocalCore:
     """A core in this process: one batch, one set of slices, one attention worker."""
 
     batches = pools = 1
-    workers: list[str] = []  # noqa: RUF012 - it stays empty
+    workers: list[str] = []  # noqa: RUF012 - always empty
     prefill: PrefillDispatch | None = None
     advanced_s = 0.0  # when a layer of a prompt was last computed: time.monotonic()
     beyond_recovery = False
@@ -69,7 +69,7 @@ class LocalCore:
 
         self.conversion = convert(model, options.dtype, options.rope, options.absorb)
         place = self.conversion.place_for(options.backend, options.place)
-        # Those of whole iterations are of slices as they are, and of attention between them.
+        # Graphs of whole iterations capture eager slices and the attention between them.
         graphs = options.backend == "cudagraph"
         self.facts = msgspec.structs.replace(ModelFacts.of(self.conversion), kv_dtype=options.kv_dtype)
         if options.on_gpu:
@@ -108,20 +108,20 @@ class LocalCore:
         if options.decode_only:
             self.arena.fill()
         else:
-            # Compiled for a batch's size, slices would be compiled again for every prompt's length.
+            # Slices compiled per batch size would be compiled again for every prompt length.
             plain = self.slices
             if backend not in EAGER:
                 plain = self.conversion.bind(original, device=place)
             self._prefill = Prefill(plain[:-1], attended, plain[-1], options.kv_dtype)
         self._spent = Spent()
         self._failed: dict[int, str] = {}
-        # Prompts that are not computed to their end, by name.
+        # Unfinished prompts, by name.
         self._runs: dict[int, tuple[Arrival, PromptRun]] = {}
 
     def launch(self, batch: int, delta: BatchDelta, size: int, snapshot: BatchSnapshot | None = None) -> None:  # noqa: ARG002 - there is one batch
         self._spent, self._failed = Spent(), {}
         self._rows.apply(delta)
-        # Slots are handed out on the host's time, as the scheduler works on it.
+        # Allocating slots counts as host time, like the scheduler.
         arrivals = self._kv_slots.apply(0, delta)
         started = perf_counter()
         self._states.apply(delta)
@@ -139,11 +139,11 @@ class LocalCore:
         for part in delta.parts:
             if part.begin == 0:
                 self._states.begin(part.name)
-        for call in calls_of(delta, alone=self._states.kept):
+        for call in calls_of(delta, alone=self._states.present):
             self._compute(call)
 
     def _compute(self, call: Call) -> None:
-        """Together, and where that fails one by one: whose prompt it was fails alone."""
+        """Compute a call's prompts together or, if that fails, one by one, so that only one request fails."""
         here = [part for part in call if part.name in self._runs]  # the others have failed
         try:
             if here:
@@ -159,7 +159,7 @@ class LocalCore:
 
     def _together(self, call: Call) -> None:
         assert self._prefill
-        # Layers that keep state have one prompt a call.
+        # Layers with state take one prompt per call.
         self._states.select(self._states.rows(np.array([call[0].name])))
         arrivals, runs = zip(*(self._runs[part.name] for part in call), strict=True)
         texts = [torch.from_numpy(part.text.astype(np.int64)).to(self.arena.device) for part in call]
@@ -174,10 +174,10 @@ class LocalCore:
             parts = (torch.cat([one[some] for some in rows]) for one in kv)
             self.arena.write(layer, np.concatenate(slots), *parts)
 
-        self._prefill.call(list(map(Some, runs, texts)), None, deliver)
+        self._prefill.call(list(map(PromptTokens, runs, texts)), None, deliver)
 
     def refusal(self, tokens: int) -> str | None:
-        """Why there is no memory to compute a prompt of so many tokens, if there is none."""
+        """Return why there is no memory for a prompt of this many tokens, or None if there is."""
         return self.facts.refusal(tokens, lambda: min(free_bytes(self._place), self._spare_bytes))
 
     def place_of_next(self, batch: int) -> int:  # noqa: ARG002
@@ -202,7 +202,7 @@ class LocalCore:
         return Landed(choice, spent, time.monotonic(), self._failed)
 
     def _iterate(self, context: tuple[torch.Tensor, ...]) -> torch.Tensor:
-        """Logits of a batch, by a graph where there are some: its parts cannot be told apart then."""
+        """Return logits of a batch, with a CUDA graph if there is one; its parts are then not timed."""
         if self.graphs is None:
             return self._decode(tuple(one.to(self.arena.device) for one in context))
         started = perf_counter()
@@ -211,12 +211,11 @@ class LocalCore:
         return logits
 
     def _decode(self, context: tuple[torch.Tensor, ...]) -> torch.Tensor:
-        """Slice, attention, slice, attention, ..., logits [B, vocab].
+        """Run slices and attention in turn; return logits [B, vocab].
 
-        With `overlap` the attention worker gets q before k and v are computed, and works on the earlier
-        tokens meanwhile; without, it is asked when k and v are there. What is computed is the same to the
-        last bit. It pays where attention has hardware of its own; on one machine's cores the two take time
-        from each other.
+        With `overlap` the attention worker gets q before k and v are computed and attends to earlier tokens
+        in the meantime; results are bitwise the same. It pays if attention has hardware of its own; on one
+        machine's cores the two compete.
         """
         attended: torch.Tensor | None = None
         spent = self._spent
@@ -252,7 +251,7 @@ class LocalCore:
     def scale(self, to: Scaled) -> None:
         """Do nothing: `scaled` has refused."""
 
-    def strike(self, name: str, how: str) -> None:
+    def inject_fault(self, name: str, how: str) -> None:
         """Do nothing: there is no worker here."""
 
     def records(self) -> None:
@@ -266,12 +265,12 @@ class LocalCore:
         return {}
 
     def paging(self) -> dict[str, Faults]:
-        """The arena's faults, if it has pages and the host counts them."""
+        """Return the arena's page faults, if it has pages and the host counts them."""
         paged = any(space.pager for space in self.arena.spaces)
         return {"attention 0": self.arena.faults} if paged else {}
 
     def check_integrity(self) -> None:
-        """Recount the arena; raise RuntimeError naming the first thing found wrong."""
+        """Recount the arena; raise RuntimeError for the first inconsistency."""
         self.arena.check_integrity()
         if not len(self._rows) and self.arena.used:
             raise RuntimeError(f"no sequence runs and {self.arena.used} slots are taken")

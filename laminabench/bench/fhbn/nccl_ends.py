@@ -17,7 +17,7 @@ from lamina.fhbn.torch_distributed import (
     SENDER,
     Framing,
     GroupEnd,
-    HeldMessage,
+    RetainedMessage,
     Spans,
     after,
     distance,
@@ -171,7 +171,7 @@ class NcclReceiver(_NcclEnd):
             self._consumed = after(self._consumed)
 
 
-class NcclMessage(HeldMessage):
+class NcclMessage(RetainedMessage):
     """A received message: CUDA tensors of bytes, where they arrived. It occupies its slot until release()."""
 
     __slots__ = ("_parts",)

@@ -53,9 +53,12 @@ def experts(on: Device, dtype: str, samples: Samples, source: str) -> ExpertCost
     unsplit = samples.where((samples["ep"] == 1) & (samples["rows"] >= 8) & (samples["rows"] <= 512))
     errors = {
         "op_tp_8_to_512_tokens": fit.error(cost, unsplit),
-        **_held_out(fit, samples, [of_model(samples, model) for model in models]),
+        **(
+            _held_out(fit, samples, [of_model(samples, model) for model in models]) if len(models) > 1 else {}
+        ),
     }
-    source = f"{source}; skewed loads, the busiest rank; held out: each of {len(models)} models in turn"
+    held_out = f"; held out: each of {len(models)} models in turn" if len(models) > 1 else ""
+    source = f"{source}; skewed loads, the busiest rank{held_out}"
     covered = "1-2048 tokens; over 1-8 devices, split or dealt out; gated experts"
     return fit.sourced(samples, source, covered, errors, cost)
 

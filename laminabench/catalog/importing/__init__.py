@@ -59,6 +59,7 @@ def error_rows(costs: CostSet) -> list[dict[str, object]]:
         }
         for name in sections()
         for key, cost in getattr(costs, name).items()
+        if not getattr(cost, "kernel", "")  # which is not the set's own
     ]
 
 

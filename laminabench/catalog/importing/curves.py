@@ -62,7 +62,10 @@ def held_out_layers(on: Device, dtype: str, measured: Measured, layers: Sequence
     curves = measured.of(on.name, dtype)
     errors: dict[str, list[float]] = {}
     for model, degrees in layers:
-        split = [[(gemm.n, gemm.k) for gemm in model.layer_gemms(tp)] for tp in degrees]
+        shapes = [[(gemm.n, gemm.k) for gemm in model.layer_gemms(tp)] for tp in degrees]
+        split = [
+            [shape for shape in layer if shape in curves] for layer in shapes
+        ]  # routers were not measured
         own = {shape for layer in split for shape in layer}
         others = {shape: curve for shape, curve in curves.items() if shape not in own}
         cost = terms.gemm(on, dtype).to(_samples_of(others))
@@ -107,6 +110,7 @@ def fitted_elementwise(
         of_layer = [
             (operators[OperatorKey(on.name, name, width)], 2 if name == "norm" else 1)
             for name, width, _ in model.operators(degree)
+            if OperatorKey(on.name, name, width) in operators
         ]
         rows = of_layer[0][0].rows
         parts["m"].append(rows)

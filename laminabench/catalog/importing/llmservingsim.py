@@ -14,19 +14,21 @@ from pathlib import Path
 import numpy as np
 
 from laminabench.catalog.cost_file import assumed_borrowing, assumed_host
-from laminabench.catalog.cost_keys import AllReduceKey, DtypeKey, GemmKey, HeadsKey, OperatorKey
+from laminabench.catalog.cost_keys import AllReduceKey, DtypeKey, ExpertsKey, GemmKey, HeadsKey, OperatorKey
 from laminabench.catalog.cost_terms import (
     AllReduceCost,
     AttentionCost,
+    ExpertCost,
     Float64,
     Origin,
     PromptAttentionCost,
 )
 from laminabench.catalog.costs import CostSet
-from laminabench.catalog.families import load_models
+from laminabench.catalog.families import load_models, same_sizes
 from laminabench.catalog.find_model import model
-from laminabench.catalog.fitting import terms
+from laminabench.catalog.fitting import mixtures, terms
 from laminabench.catalog.fitting.formulas import Heads, decode_samples, prompt_samples
+from laminabench.catalog.fitting.samples import Samples
 from laminabench.catalog.fitting.terms import mape
 from laminabench.catalog.hardware import Device
 from laminabench.catalog.importing.columns import Columns, read_columns
@@ -34,6 +36,8 @@ from laminabench.catalog.importing.curves import GRAPH_ROWS, Layers, curve, fitt
 from laminabench.catalog.importing.names import device_called
 from laminabench.catalog.measured import AttentionGrids, Curve, Grid, Measured
 from laminabench.catalog.models import ModelShape
+from laminabench.catalog.routing import skewed
+from laminabench.catalog.step import SKEW
 from laminabench.util.errors import UserError
 
 SOURCE = "casys-kaist/LLMServingSim (MIT), profiler/perf"
@@ -122,7 +126,7 @@ def profiles_in(folder: Path, models: Sequence[str], devices: Mapping[str, str])
 def _profile(folder: Path, given: Sequence[ModelShape], devices: Mapping[str, str]) -> LayerProfile:
     facts = facts_of(folder)
     called, hardware = facts.get("model", ""), facts.get("hardware", "")
-    shapes = [each for each in load_models().values() if called and each.source.endswith(called)]
+    shapes = [each for each in load_models().values() if called and same_sizes(called, each.source)]
     shapes += given[:1] if len(given) == 1 else []
     if not shapes:
         raise UserError(
@@ -131,11 +135,11 @@ def _profile(folder: Path, given: Sequence[ModelShape], devices: Mapping[str, st
             "--model, and import one such profile at a time",
         )
     shape = shapes[0]
-    if shape.experts or shape.latent:
+    if shape.latent:
         raise UserError(
             "costs-mixture-not-imported",
-            f"{folder}: {shape.name} has experts or a latent KV, whose times this format does not give; "
-            "`--format aiconfigurator` has both",
+            f"{folder}: {shape.name} has a latent KV, whose times this format does not give; "
+            "`--format aiconfigurator` has them",
         )
     profile = LayerProfile(folder, shape, device_called(hardware, devices, folder), facts)
     if not profile.degrees:
@@ -165,7 +169,9 @@ def cost_set(
             operators |= _operators(profile, degree, curves)
             attention |= _attention(profile, degree)
     by_device = {profile.device.name: profile.device for profile in profiles}
-    measured = Measured(gemm, operators, attention, GRAPH_ROWS)
+    of_experts = [each for each in profiles if each.model.experts]
+    experts = {key: times for each in of_experts for key, times in _experts(each).items()}
+    measured = Measured(gemm, operators, attention, GRAPH_ROWS, experts=experts)
 
     def layers_of(on: str) -> list[Layers]:
         return [Layers(each.model, each.degrees) for each in profiles if each.device.name == on]
@@ -180,6 +186,7 @@ def cost_set(
         attention={on: _fitted_decode(device, attention) for on, device in by_device.items()},
         prompt_attention={on: _fitted_prompt(device, attention) for on, device in by_device.items()},
         allreduce=allreduce or {},
+        experts={DtypeKey(each.device.name, DTYPE): _fitted_experts(each) for each in of_experts},
         elementwise={
             on: fitted_elementwise(device, operators, layers_of(on), SOURCE)
             for on, device in by_device.items()
@@ -202,8 +209,15 @@ def _curves(profile: LayerProfile, degree: int) -> dict[str, Curve]:
             of = np.flatnonzero(table["layer"] == layer)
             of = of[np.argsort(table[rows][of], kind="stable")]
             by_layer[layer] = curve(table[rows][of], table["time_us"][of] * 1e-6, profile.origin(layer))
-    needed = {name for name, _, _ in profile.model.operators(degree)} | {"embedding", "sampler"}
-    layers = [*GEMMS, *(layer for layer, name in OPERATORS.items() if name in needed)]
+    model = profile.model
+    needed = {name for name, _, _ in model.operators(degree)} | {"embedding", "sampler"}
+    shapes = {gemm.name for gemm in (*model.layer_gemms(degree), model.lm_head_gemm(degree))}
+    if not model.dense_layers:
+        needed.discard("activation")  # experts have their own
+    layers = [
+        *(layer for layer, name in GEMMS.items() if name in shapes),
+        *(layer for layer, name in OPERATORS.items() if name in needed),
+    ]
     if lacking := [layer for layer in layers if layer not in by_layer]:
         raise profile.refused(degree, "dense.csv", f"has no layer {', '.join(lacking)}, nor per_sequence.csv")
     return by_layer
@@ -228,6 +242,40 @@ def _operators(profile: LayerProfile, degree: int, curves: Mapping[str, Curve]) 
         for layer, grid in curves.items()
         if OPERATORS.get(layer) in widths
     }
+
+
+def _moe(profile: LayerProfile) -> Samples:
+    """Return the routed experts of a layer on one device, by tokens and experts that these activate."""
+    table = profile.read(1, "moe.csv", counts=["tokens", "activated_experts"], times=["time_us"])
+    of, rows = profile.model.experts, table["tokens"]
+    assert of
+    sizes = {"hidden": profile.model.hidden, "inter": of.intermediate, "top_k": of.top_k, "experts": of.count}
+    columns = {
+        name: np.full(len(rows), size, np.float64) for name, size in ({**sizes, "tp": 1, "ep": 1}).items()
+    }
+    columns |= {"rows": rows, "active": table["activated_experts"], "pairs": rows * of.top_k}
+    return Samples(columns, table["time_us"] * 1e-6)
+
+
+def _experts(profile: LayerProfile) -> dict[ExpertsKey, Curve]:
+    """Return the times by tokens, between activated experts as many as skewed loads activate."""
+    samples, of, model = _moe(profile), profile.model.experts, profile.model
+    assert of
+    rows = np.unique(samples["rows"])
+    active = skewed(of.count, of.top_k, 1, rows, SKEW).active
+    times = []
+    for count, experts in zip(rows, active, strict=True):
+        here = samples.where(samples["rows"] == count)
+        order = np.argsort(here["active"], kind="stable")
+        times.append(np.interp(experts, here["active"][order], here.seconds[order]))
+    key = ExpertsKey(profile.device.name, DTYPE, model.hidden, of.intermediate, of.top_k, of.count, 1, 1)
+    return {key: curve(rows, np.array(times), profile.origin("experts, by those that skewed loads activate"))}
+
+
+def _fitted_experts(profile: LayerProfile) -> ExpertCost:
+    return mixtures.experts(
+        profile.device, DTYPE, _moe(profile), f"{SOURCE}: experts of {profile.model.name}"
+    )
 
 
 def _attention(profile: LayerProfile, degree: int) -> AttentionByShape:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -27,7 +27,11 @@ TRACES = ("azure-conv", "kimi-conv")
 SLO_TBT_P99_MS = 100.0
 # A node of eight H200, with another of them or with two of H20.
 BUDGET_USD_PER_HOUR = 180.0
-KINDS = {"H200": ("h200",), "H200 and H20": ("h200", "h20")}
+KINDS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "H200": (("h200",), ()),
+    "H200 and H20": (("h200", "h20"), ()),
+    "H200 and H20, fa3-64": (("h200", "h20"), ("h20=fa3-64",)),  # which vLLM takes without a flag
+}
 # As many as fill the largest batches several times over.
 REQUESTS = 3000
 # Of what H20 costs an hour in the catalogue.
@@ -41,9 +45,9 @@ def cost(context: Context) -> Result:
     rows = [
         {"trace": trace, "devices": kinds, "model": name, **row}
         for trace in TRACES
-        for kinds, names in KINDS.items()
+        for kinds, (names, kernels) in KINDS.items()
         for name in (MODELS if not context.draft else MODELS[-1:])
-        for row in _winners(_trace(context, trace), name, [device(each) for each in names])
+        for row in _winners(_trace(context, trace), name, [device(each) for each in names], kernels)
     ]
     return Result(pd.DataFrame(rows), _values(context, TRACES))
 
@@ -77,9 +81,11 @@ def _values(context: Context, traces: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _winners(trace: Trace, name: str, devices: Sequence[Device]) -> list[dict[str, object]]:
+def _winners(
+    trace: Trace, name: str, devices: Sequence[Device], kernels: Sequence[str] = ()
+) -> list[dict[str, object]]:
     """Return the cheapest of each system, a row each; without numbers where nothing meets the limit."""
-    question = Question(trace, model(name), load_costs(DEFAULT_COSTS), SLO_TBT_P99_MS)
+    question = Question(trace, model(name), load_costs(DEFAULT_COSTS, kernels), SLO_TBT_P99_MS)
     rows = []
     for system in SYSTEMS:
         point = _winner(question, system, devices)

@@ -9,7 +9,7 @@ from laminabench.render.sheets.plan import binds_of
 from laminabench.render.shown import COLOURS, OTHERS
 from laminabench.systems.registry import marker
 from laminabench.workflows.plan.reprice import Billed, Cost, Front, Speed
-from laminabench.workflows.plan.stored import KeptPlan, KeptPoint
+from laminabench.workflows.plan.stored import StoredPlan, StoredPoint
 
 COSTS: Mapping[Cost, str] = {"usd_per_million_tokens": "$ a million tokens", "usd_per_hour": "$ an hour"}
 SPEEDS: Mapping[Speed, str] = {"tbt_p99_ms": "TBT p99 in ms", "tokens_per_s": "tokens/s"}
@@ -21,7 +21,7 @@ def speed_of(each: Billed, speed: Speed) -> float:
     return each.point.tbt_p99_ms if speed == "tbt_p99_ms" else each.point.tokens_per_s
 
 
-def front_chart(plan: KeptPlan, front: Front, cost: Cost, speed: Speed) -> Chart:
+def front_chart(plan: StoredPlan, front: Front, cost: Cost, speed: Speed) -> Chart:
     """Return all candidates, with the front as numbered steps and a ring around the winner."""
     meeting = [i for i, each in enumerate(front.all) if each.point.meets(plan.slo_tbt_p99_ms)]
     met = set(meeting)
@@ -87,7 +87,7 @@ def front_chart(plan: KeptPlan, front: Front, cost: Cost, speed: Speed) -> Chart
     )
 
 
-def _pointed_at(point: KeptPoint, plan: KeptPlan) -> str:
+def _pointed_at(point: StoredPoint, plan: StoredPlan) -> str:
     binds = f"<br>binding: {label(str(binds_of(point, plan)))}" if point.binds else ""
     return (
         f"<b>{label(point.candidate)}</b><br>{point.tokens_per_s:,.0f} tokens/s, TBT p99 "

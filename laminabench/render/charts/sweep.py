@@ -18,7 +18,7 @@ from laminabench.render.charts.sweep_grid import (
 )
 from laminabench.render.format import number4, share, short
 from laminabench.render.style import BLUE
-from laminabench.workflows.sweep.read import KeptSweep
+from laminabench.workflows.sweep.read import StoredSweep
 
 # Perceptually uniform, also for colour-blind readers.
 SCALE = "Viridis"
@@ -32,7 +32,7 @@ _QUIET = "#8a929b"
 _ROW_PX = 34
 
 
-def map_chart(sweep: KeptSweep, chosen: Choices) -> Chart:
+def map_chart(sweep: StoredSweep, chosen: Choices) -> Chart:
     """Return the chosen metric over the chosen flags."""
     matrix = grid(sweep, chosen)
     if chosen.y is None:
@@ -138,7 +138,7 @@ def _line(matrix: Grid, chosen: Choices) -> Chart:
     )
 
 
-def lines_chart(sweep: KeptSweep, chosen: Choices) -> Chart:
+def lines_chart(sweep: StoredSweep, chosen: Choices) -> Chart:
     """Return parallel coordinates: a line for each point, coloured by the metric."""
     colour = sweep.column(chosen.metric)
     columns = {name: sweep.column(name) for name in chosen.along}
@@ -174,7 +174,7 @@ def lines_chart(sweep: KeptSweep, chosen: Choices) -> Chart:
     )
 
 
-def _dimension(sweep: KeptSweep, name: str, values: list[Any]) -> PlotlyJson:
+def _dimension(sweep: StoredSweep, name: str, values: list[Any]) -> PlotlyJson:
     titled = _wrapped(title_of(name), 16)
     if name in sweep.varied and not all(
         isinstance(value, int | float) and not isinstance(value, bool) for value in values
@@ -239,7 +239,7 @@ def _pointed_at(cell: Cell | None, chosen: Choices) -> str:
     return f"{label(title_of(chosen.metric))}: <b>{written(chosen.metric, cell.value)}</b>{of}"
 
 
-def _of_others(sweep: KeptSweep, chosen: Choices) -> str:
+def _of_others(sweep: StoredSweep, chosen: Choices) -> str:
     """Return which points are shown when more flags were varied."""
     others = [flag for flag in sweep.varied if flag not in (chosen.x, chosen.y)]
     if not others:

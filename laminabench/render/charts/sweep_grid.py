@@ -13,7 +13,7 @@ from starlette.datastructures import QueryParams
 from laminabench.analysis.metrics_table import COLUMNS, METRICS, better
 from laminabench.render.format import short
 from laminabench.util.errors import UserError
-from laminabench.workflows.sweep.read import KeptSweep
+from laminabench.workflows.sweep.read import StoredSweep
 
 FIXED = "fix-"
 NO_FLAG = "-"
@@ -33,7 +33,7 @@ def is_share(key: str) -> bool:
     return next((_UNITS[part] for part in (key, key.rpartition(".")[0]) if part in _UNITS), "") == "share"
 
 
-def values_of(sweep: KeptSweep, flag: str) -> list[str]:
+def values_of(sweep: StoredSweep, flag: str) -> list[str]:
     """Return the values of a flag: numbers by size, others in their given order."""
     values = list(dict.fromkeys(sweep.column(flag)))
     if all(isinstance(value, int | float) for value in values):
@@ -69,7 +69,7 @@ class Choices:
         return "?" + urlencode({key: value for key, value in own.items() if value is not None}, doseq=True)
 
 
-def choices(sweep: KeptSweep, at: str, query: QueryParams) -> Choices:
+def choices(sweep: StoredSweep, at: str, query: QueryParams) -> Choices:
     """Parse the query; raise UserError for flags, metrics or values that the sweep lacks."""
     varied = sorted(sweep.varied, key=lambda flag: len(values_of(sweep, flag)) < 2)  # those that vary first
     metrics = metrics_of(sweep)
@@ -116,7 +116,7 @@ def choices(sweep: KeptSweep, at: str, query: QueryParams) -> Choices:
 _SHOWN = ("throughput_tokens_per_s", "tbt_ms.p99", "slo.token_attainment", "cost.usd_per_million_tokens")
 
 
-def metrics_of(sweep: KeptSweep) -> list[str]:
+def metrics_of(sweep: StoredSweep) -> list[str]:
     """Return the metrics of any point: the sweep's own, titled ones, then all others."""
     known = [key for key in sweep.metrics if any(value is not None for value in sweep.column(key))]
     first = [metric.key for metric in COLUMNS.values()]
@@ -140,7 +140,7 @@ class Grid(NamedTuple):
     cells: list[list[Cell | None]]  # by y, then x; None where the sweep has no point
 
 
-def grid(sweep: KeptSweep, chosen: Choices) -> Grid:
+def grid(sweep: StoredSweep, chosen: Choices) -> Grid:
     """Return the metric between the two flags, with the best point for each cell."""
     xs = values_of(sweep, chosen.x)
     ys = [""] if chosen.y is None else values_of(sweep, chosen.y)
@@ -166,7 +166,7 @@ def grid(sweep: KeptSweep, chosen: Choices) -> Grid:
     return Grid(xs, ys, [[cell(inside.get((x, y))) for x in xs] for y in ys])
 
 
-def in_order(sweep: KeptSweep, sort: str | None) -> list[int]:
+def in_order(sweep: StoredSweep, sort: str | None) -> list[int]:
     """Sort rows by a column: best first if the metric has a direction, else largest; nulls last."""
     rows = list(range(sweep.manifest.points))
     if sort is None:

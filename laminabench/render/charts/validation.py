@@ -11,7 +11,7 @@ from laminabench.render.style import BLUE, VERMILION
 from laminabench.workflows.validate.published import TARGET
 from laminabench.workflows.validate.recorded import AS_MEASURED, POINTS, TPOT_POINTS
 from laminabench.workflows.validate.recorded import TARGETS as RECORDED
-from laminabench.workflows.validate.stored import KeptGroup, KeptPublished, KeptRecorded, KeptTwin
+from laminabench.workflows.validate.stored import StoredGroup, StoredPublished, StoredRecorded, StoredTwin
 from laminabench.workflows.validate.twin import TARGETS as TWINS
 
 # Visible on light and on dark.
@@ -105,7 +105,7 @@ def _dots(words: str, some: Sequence[tuple[str, Error]], colour: str, symbol: st
     return trace
 
 
-def recorded_charts(predictions: Sequence[KeptRecorded]) -> Iterator[Chart]:
+def recorded_charts(predictions: Sequence[StoredRecorded]) -> Iterator[Chart]:
     """Yield a chart per prediction: errors of means, then of TPOT's percentiles."""
     for place, each in enumerate(predictions):
         errors = each.errors_percent
@@ -126,7 +126,7 @@ def recorded_charts(predictions: Sequence[KeptRecorded]) -> Iterator[Chart]:
         yield error_chart(f"recorded-{place}", f"{each.recording}{constants}", rows, note)
 
 
-def _of_others(each: KeptRecorded, name: str, place: int) -> tuple[float, ...]:
+def _of_others(each: StoredRecorded, name: str, place: int) -> tuple[float, ...]:
     """Return other simulators' errors at the same statistic; they use none of our constants."""
     if each.constants != AS_MEASURED:
         return ()
@@ -134,7 +134,7 @@ def _of_others(each: KeptRecorded, name: str, place: int) -> tuple[float, ...]:
     return tuple(errors[place] for errors in lists if place < len(errors))
 
 
-def published_chart(numbers: Sequence[KeptPublished]) -> Chart:
+def published_chart(numbers: Sequence[StoredPublished]) -> Chart:
     rows = [
         Error(f"{label(each.model)}<br>{label(each.deployment)}", each.error_percent, TARGET)
         for each in numbers
@@ -142,7 +142,7 @@ def published_chart(numbers: Sequence[KeptPublished]) -> Chart:
     return error_chart("published", "Latencies that vLLM's CI printed", rows, f"Bands: within {TARGET:g} %.")
 
 
-def serving_chart(groups: Sequence[KeptGroup], metric: str) -> Chart:
+def serving_chart(groups: Sequence[StoredGroup], metric: str) -> Chart:
     """Return medians of absolute errors, so that bands begin at zero."""
     rows = [
         Error(
@@ -158,7 +158,7 @@ def serving_chart(groups: Sequence[KeptGroup], metric: str) -> Chart:
     return error_chart(f"serving-{metric}", title, rows, note, absolute=True)
 
 
-def twin_charts(pairs: Sequence[KeptTwin]) -> Iterator[Chart]:
+def twin_charts(pairs: Sequence[StoredTwin]) -> Iterator[Chart]:
     """Yield a chart for each metric."""
     for place, (metric, target) in enumerate(TWINS.items()):
         rows = [_twin(each, metric, target) for each in pairs if metric in each.errors_percent]
@@ -167,7 +167,7 @@ def twin_charts(pairs: Sequence[KeptTwin]) -> Iterator[Chart]:
             yield error_chart(f"twin-{place}", f"{metric}, live and modelled", rows, note)
 
 
-def _twin(each: KeptTwin, metric: str, target: float) -> Error:
+def _twin(each: StoredTwin, metric: str, target: float) -> Error:
     error, measured = each.errors_percent[metric], each.measured[metric]
     name = f"{label(each.load)}<br>{label(each.deployment)}"
     if measured.interval is None or not all(measured.interval):

@@ -96,7 +96,7 @@ def behind(cells: Sequence[Cell], base: str) -> Iterator[str]:
 def _narrow(cell: Cell) -> str:
     """Return which weights and KV are not in 16 bits."""
     kinds: dict[str, list[str]] = {}
-    for name, kind in cell.held_in.items():
+    for name, kind in cell.storage_types.items():
         kinds.setdefault(kind, []).append(name)
     types = {kind: types_in(kind) for kind in kinds}
     wide = [kind for kind, (dtypes, kv) in types.items() if {DTYPE_BYTES[t] for t in {*dtypes, kv}} == {2}]
@@ -104,7 +104,7 @@ def _narrow(cell: Cell) -> str:
         return ""
     exceptions = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in kinds.items())
     narrow = " (--model NAME@fp8 models the others' in 8 bits too)" if wide else ""
-    of_sets = {types[kind][1] for name, kind in cell.held_in.items() if name not in cell.boards}
+    of_sets = {types[kind][1] for name, kind in cell.storage_types.items() if name not in cell.boards}
     unmeasured = "" if all(DTYPE_BYTES[kv] == 2 for kv in of_sets) else f" ({_NARROW_KV})"
     return f"weights and KV of {cell.model} are in {exceptions}{narrow}{unmeasured}"
 

@@ -15,7 +15,7 @@ from laminabench.render.terminal import literal, print_sheet
 from laminabench.workflows.plan.effects import gained_by
 from laminabench.workflows.plan.measure import meets
 from laminabench.workflows.plan.reprice import Billed, Front
-from laminabench.workflows.plan.stored import KeptEffect, KeptPlan, KeptPoint
+from laminabench.workflows.plan.stored import StoredEffect, StoredPlan, StoredPoint
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -89,6 +89,8 @@ def _answer(console: Console, answer: Answer, top: int) -> None:
             print_sheet(console, sheet_of(title, cheapest, answer))
         _why(console, answer, answer.winner)
         _prices(console, answer)
+    if note := answer.kernel_note:
+        console.print(literal(note), soft_wrap=True)
     result = answer.search
     console.print(
         f"[dim]{result.considered:,} candidates in {result.seconds:.2f} s, "
@@ -110,7 +112,7 @@ def counted(counts: Mapping[str, int]) -> str:
 
 
 def points_sheet(
-    title: str, points: Sequence[Billed], winner: KeptPoint | None, plan: KeptPlan | None = None
+    title: str, points: Sequence[Billed], winner: StoredPoint | None, plan: StoredPlan | None = None
 ) -> Sheet:
     """Return a row a candidate; of a saved plan also what binds it."""
     prompts = any(each.point.ttft_p99_ms is not None for each in points)
@@ -142,7 +144,7 @@ def points_sheet(
     return Sheet(title, [*columns, "a tenth more of what binds"] if plan else columns, rows)
 
 
-def binds_of(point: KeptPoint, plan: KeptPlan) -> Cell:
+def binds_of(point: StoredPoint, plan: StoredPlan) -> Cell:
     """Return what binds first, and what is next."""
     if not point.binds:
         return Cell("not looked into", tone="quiet")
@@ -150,7 +152,7 @@ def binds_of(point: KeptPoint, plan: KeptPlan) -> Cell:
     return Cell(first, more=f"then {rest[0]}" if rest else "")
 
 
-def _gains(effect: KeptEffect, plan: KeptPlan) -> str:
+def _gains(effect: StoredEffect, plan: StoredPlan) -> str:
     """Return the gains of a change: of throughput, or of times where a trace's arrivals fix throughput."""
     if plan.mode != "open":
         return f"{effect.throughput_gain:+.1%} tokens/s"
@@ -160,7 +162,7 @@ def _gains(effect: KeptEffect, plan: KeptPlan) -> str:
     return f"{-effect.tbt_p99_gain:+.1%} TBT p99{first}"
 
 
-def front_sheet(plan: KeptPlan, front: Front, *, every: bool) -> Sheet:
+def front_sheet(plan: StoredPlan, front: Front, *, every: bool) -> Sheet:
     """Return a saved plan's front at some prices, numbered; with `every` then all others."""
     rest = sorted(set(range(len(front.all))) - set(front.on), key=lambda i: front.all[i].order)
     places = [*front.on, *(rest if every else ())]
@@ -174,7 +176,7 @@ def front_sheet(plan: KeptPlan, front: Front, *, every: bool) -> Sheet:
     return Sheet(title, ["#", *sheet.columns], rows, [note] if names else [])
 
 
-def _of_prompts(point: KeptPoint) -> Iterator[Cell]:
+def _of_prompts(point: StoredPoint) -> Iterator[Cell]:
     for time_ms in (point.ttft_p50_ms, point.ttft_p99_ms):
         yield Cell("-" if time_ms is None else f"{time_ms:,.0f}", time_ms)
     yield Cell(str(point.max_batched_tokens))
@@ -182,7 +184,7 @@ def _of_prompts(point: KeptPoint) -> Iterator[Cell]:
 
 def sheet_of(title: str, points: Sequence[Point], answer: Answer) -> Sheet:
     """Return a row for each of an answer's points, the winner in bold."""
-    stored = {point: msgspec.convert(answer.row_of(point), KeptPoint) for point in points}
+    stored = {point: msgspec.convert(answer.row_of(point), StoredPoint) for point in points}
     billed = [
         Billed(each, point.candidate.usd_per_hour, point.usd_per_million_tokens)
         for point, each in stored.items()

@@ -13,20 +13,21 @@ from laminabench.workflows.validate.published import MEAN_TARGET, TARGET
 from laminabench.workflows.validate.recorded import AS_MEASURED, POINTS, TARGETS, TPOT_POINTS
 from laminabench.workflows.validate.serving import SOUND
 from laminabench.workflows.validate.stored import (
-    KeptAgreement,
-    KeptErrors,
-    KeptPublished,
-    KeptRecorded,
-    KeptServing,
-    KeptTwin,
-    KeptValidation,
+    StoredAgreement,
+    StoredErrors,
+    StoredPublished,
+    StoredRecorded,
+    StoredServing,
+    StoredStanding,
+    StoredTwin,
+    StoredValidation,
 )
 
-_NO_ERRORS = KeptErrors(points=0, median=None, mean=None, worst=None)
+_NO_ERRORS = StoredErrors(points=0, median=None, mean=None, worst=None)
 NAMES = {"ttft": "TTFT", "tpot": "TPOT", "latency": "latency"}
 
 
-def sheets_of(validation: KeptValidation) -> Iterator[Sheet]:
+def sheets_of(validation: StoredValidation) -> Iterator[Sheet]:
     """Yield a table for each kind that was validated."""
     if validation.recorded:
         yield recorded_sheet(validation.recorded)
@@ -34,13 +35,20 @@ def sheets_of(validation: KeptValidation) -> Iterator[Sheet]:
         yield published_sheet(validation.published)
     if validation.serving is not None:
         yield serving_sheet(validation.serving)
+        if validation.serving.standings:
+            yield standings_sheet(validation.serving.standings)
+        if again := validation.serving.refit:
+            times = ", ".join(f"{name} {value:g}" for name, value in again.constants_ms.items())
+            factors = ", ".join(f"{name} {value:.2f}" for name, value in again.factors.items())
+            note = f"fitted to {again.loads} loads on {again.device}, in ms: {times}; factors: {factors}"
+            yield standings_sheet(again.standings, note)
     if validation.twin:
         yield twin_sheet(validation.twin, same_order=validation.twin_same_order)
     if validation.emulated:
         yield emulated_sheet(validation.emulated)
 
 
-def recorded_sheet(predictions: Sequence[KeptRecorded]) -> Sheet:
+def recorded_sheet(predictions: Sequence[StoredRecorded]) -> Sheet:
     """Return a row a prediction: errors of means, of TPOT's percentiles, and of a request's latency."""
     columns = ("recorded", ">TTFT", ">latency", ">TPOT", *(f">{p}" for p in POINTS), ">by request", "")
     rows: list[Row] = []
@@ -60,7 +68,7 @@ def recorded_sheet(predictions: Sequence[KeptRecorded]) -> Sheet:
     return Sheet("predicted / measured - 1, in percent", columns, rows, [note])
 
 
-def published_sheet(numbers: Sequence[KeptPublished]) -> Sheet:
+def published_sheet(numbers: Sequence[StoredPublished]) -> Sheet:
     """Return a row a published number."""
     columns = ("model", "deployment", "costs", ">printed ms", ">modelled ms", ">error %", "")
     rows = [
@@ -80,7 +88,7 @@ def published_sheet(numbers: Sequence[KeptPublished]) -> Sheet:
     return Sheet("published", columns, rows, [note])
 
 
-def serving_sheet(serving: KeptServing) -> Sheet:
+def serving_sheet(serving: StoredServing) -> Sheet:
     """Return a row a model and device, then all of these; the notes say why some are known to be off."""
     columns = ("servers", "vLLM", ">loads", ">TPOT", ">mean", ">worst", ">TTFT", ">mean", ">target", "")
     reasons = list(dict.fromkeys(group.off for group in serving.groups if group.off))
@@ -104,7 +112,30 @@ def serving_sheet(serving: KeptServing) -> Sheet:
     return Sheet(title, columns, rows, notes)
 
 
-def twin_sheet(pairs: Sequence[KeptTwin], *, same_order: bool | None) -> Sheet:
+def standings_sheet(standings: Sequence[StoredStanding], fitted: str = "") -> Sheet:
+    """Return a row a group of loads by its role: judges first, for which targets are."""
+    columns = ("role", "loads of", ">n", ">TTFT", ">signed", ">p90", ">TPOT", ">signed", ">p90", "")
+    rows: list[Row] = []
+    for each in standings:
+        numbers: list[str | Cell] = []
+        for errors in (each.ttft, each.tpot):
+            numbers += [
+                _percent(errors.median, sign=False),
+                _percent(errors.signed),
+                _percent(errors.p90, sign=False),
+            ]
+        outcome = f"missed: {', '.join(each.missed)}" if each.missed else "met" if each.targets else ""
+        rows.append([each.role, each.group, str(each.loads), *numbers, outcome])
+    note = fitted or "judges had no part in any constant; loads that are known to be off are in no group"
+    return Sheet(
+        "medians of absolute and of signed errors, and p90 of absolute ones, in percent",
+        columns,
+        rows,
+        [note],
+    )
+
+
+def twin_sheet(pairs: Sequence[StoredTwin], *, same_order: bool | None) -> Sheet:
     """Return a row a twin: what was measured, what is modelled, and how far that is off."""
     common, own = _split_flags([each.twin for each in pairs])
     columns = ("twin", *(f">{name}" for name in twin.METRICS), "")
@@ -132,7 +163,7 @@ def twin_sheet(pairs: Sequence[KeptTwin], *, same_order: bool | None) -> Sheet:
     )
 
 
-def emulated_sheet(pairs: Sequence[KeptAgreement]) -> Sheet:
+def emulated_sheet(pairs: Sequence[StoredAgreement]) -> Sheet:
     """Return a row a replay: the engine on emulated devices, and how far that is from the model."""
     common, own = _split_flags([each.replay for each in pairs])
     titles = (*(f">{name}" for name in emulated.METRICS), ">host ms", ">late", ">assumed host")

@@ -15,7 +15,7 @@ from laminabench.render.style import PAGE, foot, look, sheet
 from laminabench.runs.read import Run
 from laminabench.traces.formats.wording import printable
 from laminabench.workflows.plan.reprice import front_at
-from laminabench.workflows.plan.stored import KeptPlan
+from laminabench.workflows.plan.stored import StoredPlan
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,7 +42,7 @@ def column(charts: Sequence[Chart], title: str) -> Figure:
     return figure
 
 
-def plan_picture(plan: KeptPlan) -> Figure:
+def plan_picture(plan: StoredPlan) -> Figure:
     """Return a plan's candidates by cost and time between tokens, a panel a cost set."""
     with look():
         figure, panels = sheet(1, len(plan.answers), width=PAGE, height=3.4, squeeze=False, sharey=True)

@@ -19,7 +19,7 @@ from laminabench.render.view.folder import Entry
 from laminabench.render.view.page import Page
 from laminabench.util.errors import UserError
 from laminabench.workflows.plan.reprice import Cost, Front, Speed, front_at
-from laminabench.workflows.plan.stored import KeptAnswer, KeptDevice, KeptPlan, read_plan
+from laminabench.workflows.plan.stored import StoredAnswer, StoredDevice, StoredPlan, read_plan
 
 # The sliders' range, as multiples of the plan's prices.
 LEAST, MOST = 0.25, 4.0
@@ -52,7 +52,7 @@ def page(entry: Entry, query: QueryParams) -> Page:
     return Page(title, body, [chart], scripts=("plan.js", "copy.js"))
 
 
-def _chosen(plan: KeptPlan, query: QueryParams) -> KeptAnswer:
+def _chosen(plan: StoredPlan, query: QueryParams) -> StoredAnswer:
     name = query.get("costs", plan.answers[0].costs)
     for each in plan.answers:
         if each.costs == name:
@@ -68,7 +68,7 @@ def _one_of(name: str, query: QueryParams, values: tuple[str, ...]) -> str:
     return value
 
 
-def _prices(plan: KeptPlan, query: QueryParams) -> Iterator[tuple[str, float]]:
+def _prices(plan: StoredPlan, query: QueryParams) -> Iterator[tuple[str, float]]:
     for name in plan.prices:
         text = query.get(f"{PRICE}{name}")
         if not text:
@@ -82,7 +82,7 @@ def _prices(plan: KeptPlan, query: QueryParams) -> Iterator[tuple[str, float]]:
         yield name, usd
 
 
-def _about(plan: KeptPlan, answer: KeptAnswer) -> Markup:
+def _about(plan: StoredPlan, answer: StoredAnswer) -> Markup:
     first = f"TTFT p99 of at most {plan.slo_ttft_p99_ms:g} ms, " if plan.slo_ttft_p99_ms else ""
     power = f" and {plan.power_budget_w:,g} W" if plan.power_budget_w else ""
     source = SOURCES.get(plan.trace.source, plan.trace.source)
@@ -94,7 +94,7 @@ def _about(plan: KeptPlan, answer: KeptAnswer) -> Markup:
     return tag("p", badge("modelled"), words, class_="kinds")
 
 
-def _winner(plan: KeptPlan, answer: KeptAnswer, at: Front) -> Markup:
+def _winner(plan: StoredPlan, answer: StoredAnswer, at: Front) -> Markup:
     """Return the card of the winner, and the winner at the plan's own prices."""
     own = front_at(answer.replayed, plan.prices, plan.slo_tbt_p99_ms)
     if at.winner is None or own.winner is None:
@@ -121,8 +121,8 @@ def _winner(plan: KeptPlan, answer: KeptAnswer, at: Front) -> Markup:
 
 
 def _form(
-    plan: KeptPlan,
-    answer: KeptAnswer,
+    plan: StoredPlan,
+    answer: StoredAnswer,
     prices: Mapping[str, float],
     axes: tuple[Cost, Speed],
     *,
@@ -152,7 +152,7 @@ def _form(
     )
 
 
-def _price(device: KeptDevice, own: float, usd: float) -> Markup:
+def _price(device: StoredDevice, own: float, usd: float) -> Markup:
     times, name = usd / own if own else 1.0, f"number-{device.name}"
     basis = f", {device.price.basis}" if device.price is not None and device.price.basis else ""
     value = {"value": repr(usd), "data_price": repr(own)}
@@ -169,7 +169,7 @@ def _price(device: KeptDevice, own: float, usd: float) -> Markup:
     )
 
 
-def _changed(answer: KeptAnswer) -> Iterator[Section]:
+def _changed(answer: StoredAnswer) -> Iterator[Section]:
     """Yield the effect of each price on the winner, as the plan recorded it."""
     rows = [
         (
@@ -186,7 +186,7 @@ def _changed(answer: KeptAnswer) -> Iterator[Section]:
         yield Section("One price a tenth off", sheet_table(Sheet("Of the plan's prices", columns, rows)))
 
 
-def _search(answer: KeptAnswer) -> Section:
+def _search(answer: StoredAnswer) -> Section:
     counts, replayed = answer.search.counts, len(answer.replayed)
     rows = [(words, f"{counts[key]:,}") for key, words in WHY.items() if counts.get(key)]
     priced = sum(counts.get(key, 0) for key in BY_PRICES)
@@ -200,7 +200,7 @@ def _search(answer: KeptAnswer) -> Section:
     return Section("Search", joined((notice, counted)))
 
 
-def _provenance(plan: KeptPlan) -> Section:
+def _provenance(plan: StoredPlan) -> Section:
     rows = [
         (each.name, f"${each.price.usd:,.4g} an hour", each.price.basis, each.price.source, each.price.date)
         for each in plan.devices

@@ -36,7 +36,7 @@ from laminabench.render.sections import section
 from laminabench.render.view.folder import Entry
 from laminabench.render.view.page import Page, empty, several
 from laminabench.runs.manifest import NUMBERS
-from laminabench.workflows.sweep.read import KeptSweep, read_sweep
+from laminabench.workflows.sweep.read import StoredSweep, read_sweep
 
 # The table in the folder has all rows.
 MOST_ROWS = 500
@@ -74,7 +74,7 @@ def page(entry: Entry, query: QueryParams) -> Page:
     return Page(title, body, charts, scripts=SCRIPTS, evaluates=True)
 
 
-def _about(sweep: KeptSweep) -> Markup:
+def _about(sweep: StoredSweep) -> Markup:
     backends = sorted(set(map(str, sweep.column("backend"))))
     failed = sum(error is not None for error in sweep.column("error"))
     lost = f", {failed:,} failed" if failed else ""
@@ -84,7 +84,7 @@ def _about(sweep: KeptSweep) -> Markup:
     return tag("p", *(badge(NUMBERS.get(each, each)) for each in backends), words, class_="kinds")
 
 
-def _form(sweep: KeptSweep, chosen: Choices) -> Markup:
+def _form(sweep: StoredSweep, chosen: Choices) -> Markup:
     varied, metrics = sweep.varied, metrics_of(sweep)
     flags = {flag: flag for flag in varied}
     fixed = [
@@ -114,7 +114,7 @@ def _form(sweep: KeptSweep, chosen: Choices) -> Markup:
     )
 
 
-def _shown(sweep: KeptSweep, chosen: Choices, charts: Sequence[Chart]) -> Markup:
+def _shown(sweep: StoredSweep, chosen: Choices, charts: Sequence[Chart]) -> Markup:
     drawn_map = tag("div", charts[0].html(), class_="charts wide", data_link=chosen.link(point=None))
     lines = tag("div", tag("div", charts[1].html(), class_="charts wide broad"), class_="sideways")
     table = tag("section", tag("h2", "Table"), _table(sweep, chosen), id="table")
@@ -122,7 +122,7 @@ def _shown(sweep: KeptSweep, chosen: Choices, charts: Sequence[Chart]) -> Markup
     return joined((point, section("Map", drawn_map), section("All points", lines), table))
 
 
-def _point(sweep: KeptSweep, chosen: Choices, row: int) -> Markup:
+def _point(sweep: StoredSweep, chosen: Choices, row: int) -> Markup:
     """Return one point: its flags, its result, and the command that repeats it."""
     error = sweep.column("error")[row]
     numbers = (
@@ -144,7 +144,7 @@ def _point(sweep: KeptSweep, chosen: Choices, row: int) -> Markup:
     return tag("section", tag("h2", f"Point {row + 1}"), card, id="point")
 
 
-def _table(sweep: KeptSweep, chosen: Choices) -> Markup:
+def _table(sweep: StoredSweep, chosen: Choices) -> Markup:
     """Return the first rows in order; a column's title sorts by it, and again in reverse."""
     keys = [key for key in (metric.key for metric in COLUMNS.values()) if key in sweep.metrics]
     keys += [chosen.metric] * (chosen.metric not in keys)
@@ -185,7 +185,7 @@ def _table(sweep: KeptSweep, chosen: Choices) -> Markup:
     return scrolling(element, "Points")
 
 
-def _title(name: str, chosen: Choices, sweep: KeptSweep) -> Markup:
+def _title(name: str, chosen: Choices, sweep: StoredSweep) -> Markup:
     sense = {name: "descending", f"-{name}": "ascending"}.get(chosen.sort or "")
     other = f"-{name}" if chosen.sort == name else name
     link = tag("a", title_of(name), href=f"{chosen.link(sort=other)}#table")

@@ -18,7 +18,7 @@ from laminabench.render.sections import Section, grid
 from laminabench.render.sheets.validate import sheets_of
 from laminabench.render.view.folder import Entry
 from laminabench.render.view.page import Page
-from laminabench.workflows.validate.stored import KeptValidation, read_validation
+from laminabench.workflows.validate.stored import StoredValidation, read_validation
 
 
 def page(entry: Entry, query: QueryParams) -> Page:  # noqa: ARG001 - there is nothing to choose
@@ -42,7 +42,7 @@ def page(entry: Entry, query: QueryParams) -> Page:  # noqa: ARG001 - there is n
     return Page(f"Validation {entry.path.name}", body, [chart for each in sections for chart in each.charts])
 
 
-def _kinds(validation: KeptValidation) -> Iterator[tuple[str, Sequence[Chart]]]:
+def _kinds(validation: StoredValidation) -> Iterator[tuple[str, Sequence[Chart]]]:
     """Yield heading and charts of each kind, in the order of its sheets."""
     if validation.recorded:
         yield "Recorded runs", list(recorded_charts(validation.recorded))

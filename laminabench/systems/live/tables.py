@@ -175,7 +175,7 @@ class Tables:
         return self._requests
 
     def iterations(self) -> Columns:
-        """Return the iterations by their starts. The network's time is not known: see docs/replay.md."""
+        """Return the iterations by their starts. The network's time is not known: see docs/replay-live.md."""
         columns: Columns = {
             name: np.array(values, _INTEGERS.get(name, np.float64))
             for name, values in self._iterations.items()

@@ -21,7 +21,8 @@ from laminabench.catalog.deployment import (
 )
 from laminabench.catalog.find_model import modelled
 from laminabench.catalog.hardware import Device, priced_devices
-from laminabench.catalog.host import parse_host, with_host
+from laminabench.catalog.host import parse_host, schedules_ahead, with_host
+from laminabench.catalog.kernels import kernel_note
 from laminabench.catalog.models import ModelShape
 from laminabench.catalog.network import parse_network
 from laminabench.requests.replay import ReplayRequest
@@ -220,7 +221,7 @@ def prepare(request: ReplayRequest, system: System, listener: Listener) -> Prepa
     usual = usual_costs(shape, devices_named(str(request.deployment)))
     if request.costs is None and usual != DEFAULT_COSTS:
         listener.note(f"{usual} measured {request.deployment}; --costs names another set")
-    costs = load_costs(request.costs or usual)
+    costs = load_costs(request.costs or usual, request.attention_kernel)
     network = next(iter(costs.networks), system.NETWORK)
     request = defaulted(request, network=network, costs=usual)
     assert request.deployment
@@ -247,6 +248,8 @@ def prepare(request: ReplayRequest, system: System, listener: Listener) -> Prepa
         costs=with_host(costs, parse_host(request.host) if request.host else None),
         network=parse_network(request.network, costs.networks),
     )
+    if request.host_async is None:
+        chosen = replace(chosen, host_async=schedules_ahead(chosen.costs.host, chosen.host_async))
     setup, note = system.settled(
         with_prompts(chosen, budget, admission=request.admission, prefix_sharing=request.prefix_sharing)
     )
@@ -255,7 +258,8 @@ def prepare(request: ReplayRequest, system: System, listener: Listener) -> Prepa
         setup.deployment if each == deployments[0] else replace(each, prefill=prefill) for each in deployments
     ]
     prepared = PreparedModel(request, setup, system, tuple(several))
-    for text in filter(None, (note, Instances(tuple(several)).price_note)):
+    on = [part.device.name for each in several for part in each.parts]
+    for text in filter(None, (note, kernel_note(costs, on), Instances(tuple(several)).price_note)):
         listener.note(text)
     return prepared
 

@@ -15,6 +15,7 @@ from laminabench.catalog.hardware import Device
 from laminabench.catalog.layout import Layout
 from laminabench.catalog.models import ModelShape
 from laminabench.catalog.network import Network
+from laminabench.catalog.server_host import ServerHost
 from laminabench.catalog.step import (
     Routing,
     decode_attention,
@@ -22,7 +23,7 @@ from laminabench.catalog.step import (
     model_step,
     model_step_seconds,
 )
-from laminabench.sim.spec import Admission, Float64, Pipelining, PromptTiming, Spec, Timing
+from laminabench.sim.spec import Admission, Float64, Pipelining, PromptTiming, ServerTiming, Spec, Timing
 from laminabench.util.errors import UserError
 
 # Share of a device's memory that a serving system uses; the rest is for the driver, fragmentation and spikes.
@@ -31,6 +32,8 @@ MEMORY_SHARE = 0.9
 # Activations, CUDA graphs and communication buffers, per device. Assumed: they differ between versions.
 WORKING_BYTES = 2e9
 ATTENTION_WORKING_BYTES = 1e9
+# vLLM's default captures as many rows as twice its requests, and no more than these.
+MOST_GRAPH_ROWS = 512
 # Enough rows for GEMMs to be as efficient as in a prefill.
 PREFILL_ROWS = 2048
 
@@ -79,6 +82,7 @@ class Setup:
     board: str | None = None  # h2m2: another board than the device's, by name or TOML file
     routing: Routing = "skewed"  # how tokens choose experts
     absorb: Literal["model", "attention"] = "model"  # MLA: where queries and outputs are multiplied
+    graph_rows: int | None = None  # captured as CUDA graphs; by vLLM's rule, if None
 
 
 def with_prompts(
@@ -241,8 +245,25 @@ def device_timing(
         host_fixed=host.per_step_s,
         host_per_request=host.per_request_s,
         host_async=setup.host_async,
+        server=server_timing(setup, len(requests) - 1),
         recompute_per_token=recompute_s,
         measured=setup.costs.measured_attention(model, on, workers),
+    )
+
+
+def server_timing(setup: Setup, most: int) -> ServerTiming:
+    """Return the front end and the launches of a server of no more than so many requests."""
+    host = setup.costs.host
+    if not isinstance(host, ServerHost):
+        return ServerTiming()
+    captured = min(2 * most, MOST_GRAPH_ROWS) if setup.graph_rows is None else setup.graph_rows
+    return ServerTiming(
+        host.request_in_s,
+        host.request_serial_s,
+        host.out_s,
+        host.gap_per_request_s,
+        launch=host.launch_s(setup.model) * setup.model.layers,
+        graph_rows=captured,
     )
 
 

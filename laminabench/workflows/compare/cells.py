@@ -31,12 +31,12 @@ from laminabench.workflows.compare.spec import (
     Equal,
     Host,
     Reading,
-    held_by_all,
-    held_in,
+    fitting_everywhere,
     host_of,
     least_room,
-    longest_held,
+    longest_fitting,
     price_of,
+    storage_types,
 )
 from laminabench.workflows.replay import Replayed, ReplayRequest, replay
 
@@ -59,7 +59,7 @@ class Cell:
     usd_per_hour: dict[str, float]
     power_w: dict[str, float | None]  # rated
     boards: dict[str, int]  # of systems on boards, how many
-    held_in: dict[str, str]  # the type of weights and KV
+    storage_types: dict[str, str]  # the type of weights and KV
     summaries: dict[str, Summary]
     slo_tbt_ms: float
     slo_ttft_ms: float | None
@@ -156,7 +156,7 @@ class Cell:
             "deployment": self.deployments,
             "usd_per_hour": self.usd_per_hour,
             "power_w": self.power_w,
-            "weights_and_kv": self.held_in,
+            "weights_and_kv": self.storage_types,
             "throughput_tokens_per_s": self.throughput_tokens_per_s,
             "mean_batch": batch,
             "tbt_ms": self.tbt_ms,
@@ -194,7 +194,7 @@ def placed(spec: ComparisonSpec, model: ModelShape, trace: Trace, costs: CostSet
     chosen = made_equal(requested, spec, spec.equal, trace, costs) if spec.equal else requested
     for name, each in chosen.items():
         price_of(name, each.hardware)
-    fitting = held_by_all(trace, chosen)
+    fitting = fitting_everywhere(trace, chosen)
     if not len(fitting):
         raise UserError(
             "compare-no-request-fits",
@@ -245,7 +245,7 @@ def cell(
         usd_per_hour={name: price_of(name, each.hardware) for name, each in chosen.items()},
         power_w={name: each.hardware.power_w for name, each in chosen.items()},
         boards={name: each.boards for name, each in chosen.items() if each.boards},
-        held_in={name: held_in(each.setup) for name, each in chosen.items()},
+        storage_types={name: storage_types(each.setup) for name, each in chosen.items()},
         summaries={name: summary for name, (summary, _) in results.items()},
         slo_tbt_ms=spec.workload.slo_tbt_ms,
         slo_ttft_ms=spec.workload.slo_ttft_ms,
@@ -314,7 +314,7 @@ def made_equal(
     first, *others = given
     reference = given[first]
     amount = equal.of(first, reference.hardware)
-    fitting_all = held_by_all(trace, {first: reference})
+    fitting_all = fitting_everywhere(trace, {first: reference})
     if first not in spec.given:
         reference = _best(first, _laid_out(first, reference, spec), spec, fitting_all)
     known = {each.name: each for each in _devices(given)}
@@ -361,7 +361,7 @@ def _fitting(name: str, some: Iterable[Deployed]) -> list[Deployed]:
     options = []
     for each in some:
         try:
-            longest_held(name, each.setup)
+            longest_fitting(name, each.setup)
         except UserError:  # no memory for it, or no way to split the model so
             continue
         options.append(each)
@@ -373,7 +373,7 @@ def _served(name: str, on: Deployed, spec: ComparisonSpec, trace: Trace) -> tupl
 
     With a limit of TTFT that is how many requests a second are within both limits.
     """
-    fitting = held_by_all(trace, {name: on})
+    fitting = fitting_everywhere(trace, {name: on})
     if len(fitting) < len(on.routed.instances):
         return 0, 0.0
     summary = _replayed(fitting, name, on, spec).summary

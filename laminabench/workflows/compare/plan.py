@@ -80,7 +80,7 @@ def resolve(request: CompareRequest, listener: Listener, traces: list[Trace] | N
     default = usual.pop() if len(usual) == 1 else DEFAULT_COSTS
     eras = _eras(request, systems, default)
     names = request.costs or [era.costs for era in eras] or (default,)
-    cost_sets = [load_costs(name) for name in names]
+    cost_sets = [load_costs(name, request.replay.attention_kernel) for name in names]
     spec = _spec(request, systems, cost_sets)
     base = _base(request.base, systems)
     require_unique("--costs", [each.name for each in cost_sets if request.costs])
@@ -102,7 +102,7 @@ def resolve_pair(request: CompareRequest, model: ModelShape) -> tuple[Comparison
     systems = systems_named(request.systems or SYSTEMS)
     eras = _eras(request, systems, "") if request.eras else []
     usual = eras[0].costs if eras else usual_costs(model, _named_devices(request))
-    costs = load_costs(request.costs[0] if request.costs else usual)
+    costs = load_costs(request.costs[0] if request.costs else usual, request.replay.attention_kernel)
     spec = _spec(request, systems, [costs])
     return (readings_of(spec, eras[0])[0] if eras else spec), costs
 

@@ -148,7 +148,7 @@ def _measured_estimates(summary: Summary, drawn: dict[str, Float64]) -> dict[str
 
 
 # Servers whose chunks differ by less send them in the same way.
-ALIKE = 1.1
+SIMILAR = 1.1
 _DEALT = "they were dealt evenly, so TBT of single tokens is a guess"
 
 
@@ -176,7 +176,7 @@ def differences(entries: list[Recorded]) -> Iterator[str]:
             "and the server's front end in it, and is 0 for a token that came in a chunk with the one before"
         )
     sizes = [size for each in entries if (size := number_at(each.summary, "tokens_per_chunk.mean"))]
-    if sizes and max(sizes) > ALIKE * min(sizes):
+    if sizes and max(sizes) > SIMILAR * min(sizes):
         text = ", ".join(f"{size:.3g}" for size in sizes)
         yield f"chunks have {text} tokens on average: TBT is of tokens, 0 within a chunk; ITL is of chunks"
     if len({each.summary.ttft_ms is UNSET for each in entries}) > 1:

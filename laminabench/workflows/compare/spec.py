@@ -13,7 +13,7 @@ from laminabench.catalog.costs import CostSet
 from laminabench.catalog.deployment import Deployment, Workers, parse_deployments
 from laminabench.catalog.eras import Era
 from laminabench.catalog.hardware import Device
-from laminabench.catalog.host import with_host
+from laminabench.catalog.host import schedules_ahead, with_host
 from laminabench.catalog.models import ModelShape
 from laminabench.catalog.network import Network, network_of
 from laminabench.sim.spec import Admission, Spec
@@ -146,12 +146,13 @@ class ComparisonSpec:
     def on(self, name: str, model: ModelShape, costs: CostSet, instances: tuple[Deployment, ...]) -> Deployed:
         """Return the system on instances that decode, each with the devices for prompts added."""
         each = tuple(replace(one, prefill=self.prefill) for one in instances)
+        own = with_host(costs, self.hosts.get(name))
         setup = Setup(
             model,
             each[0],
-            with_host(costs, self.hosts.get(name)),
+            own,
             self.network or network_of(costs.networks, system(name).NETWORK),
-            host_async=name in self.host_async,
+            host_async=schedules_ahead(own.host, name in self.host_async),
             max_num_seqs=self.max_num_seqs.get(name),
         )
         setup = with_prompts(setup, self.prompt_budget, admission=self.admission)
@@ -182,7 +183,7 @@ def on_boards(setup: Setup) -> bool:
     return setup.deployment.model.device.board is not None
 
 
-def held_in(setup: Setup) -> str:
+def storage_types(setup: Setup) -> str:
     """Return the types of weights and KV: a board's own, else the model's; `types_in` parses it."""
     model = setup.model
     if on_boards(setup):
@@ -226,7 +227,7 @@ def power_of(name: str, deployment: Hardware) -> float:
     return watts
 
 
-def longest_held(name: str, setup: Setup) -> int:
+def longest_fitting(name: str, setup: Setup) -> int:
     """Return the longest request that fits, in tokens; a UserError if the model does not fit."""
     return _longest(system(name).build(setup).spec)  # with a block to spare
 
@@ -235,7 +236,7 @@ def _longest(spec: Spec) -> int:
     return spec.tokens_per_pool // spec.block_tokens * spec.block_tokens - spec.block_tokens
 
 
-def held_by_all(trace: Trace, chosen: Mapping[str, Deployed]) -> Trace:
+def fitting_everywhere(trace: Trace, chosen: Mapping[str, Deployed]) -> Trace:
     """Return the requests that fit on every instance, and whose prompts fit the engines that compute them."""
     specs = [system(name).build(setup).spec for name, each in chosen.items() for setup in each.kinds]
     fitting = without_longer(trace, min(map(_longest, specs)))
@@ -248,7 +249,7 @@ def held_by_all(trace: Trace, chosen: Mapping[str, Deployed]) -> Trace:
 def least_room(chosen: Mapping[str, Deployed]) -> str:
     """Describe the deployment that limits how long requests may be, and its room."""
     longest = {
-        f"{name} {setup.deployment}": longest_held(name, setup)
+        f"{name} {setup.deployment}": longest_fitting(name, setup)
         for name, each in chosen.items()
         for setup in each.kinds
     }

@@ -16,6 +16,7 @@ from laminabench.util.json import Json
 from laminabench.util.progress import Listener
 from laminabench.workflows.compare.assumptions import left_out
 from laminabench.workflows.compare.cells import Cell, Grid, grid_cells
+from laminabench.workflows.compare.kernels import kernel_flips
 from laminabench.workflows.compare.plan import Plan, resolve
 from laminabench.workflows.compare.runs import CellRun
 from laminabench.workflows.compare.sides import SideBySide
@@ -31,6 +32,7 @@ class Compared:
 
     plan: Plan
     cells: list[Cell]
+    flips: tuple[str, ...] = ()  # a sentence where other attention kernels change the better system
 
     @property
     def request(self) -> CompareRequest:
@@ -53,7 +55,7 @@ class Compared:
 
     def notes(self) -> list[str]:
         """Return what a reader of the numbers has to know."""
-        return list(_notes(self.cells, self.plan.spec))
+        return [*_notes(self.cells, self.plan.spec), *self.flips]
 
     def describe(self) -> dict[str, Json]:
         """Return the comparison for --json."""
@@ -109,7 +111,7 @@ def compare_systems(
     grid = Grid(plan.views, plan.models, plan.traces, common, plan.costs_as_named)
     with listener.progress("replaying", unit="cells") as progress:
         cells = grid_cells(grid, jobs=request.jobs, progress=progress)
-    return Compared(plan, cells)
+    return Compared(plan, cells, tuple(kernel_flips(grid, cells, plan.base, request.jobs)))
 
 
 def _of_prompts(spec: ComparisonSpec) -> dict[str, Json]:

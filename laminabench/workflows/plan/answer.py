@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from laminabench.catalog.deployment import Deployment, Workers
+from laminabench.catalog.deployment import Deployment, Workers, devices_named
+from laminabench.catalog.kernels import out_of_the_box, with_kernels
 from laminabench.runs.summary import Summary
 from laminabench.systems.base import Workload
 from laminabench.systems.modelled.prepared import Routed, replay_on
@@ -39,11 +40,24 @@ class Answer:
     binds: Mapping[Point, list[Effect]]  # of all on the front, perhaps of who would be there at other prices
     prices: list[Repriced]
     without_prompts: Point | None = None  # the winner where prompts are there already
+    # The kernels that vLLM takes without a flag, where they change the winner: to another one, or to none.
+    other_kernels: tuple[str, ...] = ()
+    other_winner: Point | None = None
 
     @property
     def effects(self) -> list[Effect]:
         """The resources that bind the winner."""
         return [] if self.winner is None else self.binds[self.winner]
+
+    @property
+    def kernel_note(self) -> str:
+        """Return the sentence about a winner that other kernels change, or an empty text."""
+        if not self.other_kernels:
+            return ""
+        other = self.other_winner
+        wins = f"{other.candidate} wins" if other else "nothing meets the limit"
+        price = f" at ${other.usd_per_million_tokens:.3f}/M tokens" if other else ""
+        return f"with {' and '.join(self.other_kernels)}, as vLLM takes without a flag, {wins}{price}"
 
     @property
     def usd_of_prompts(self) -> float | None:
@@ -68,6 +82,7 @@ class Answer:
             "binds": [each.row() for each in self.effects],
             "prices": [each.row() for each in self.prices],
             **({"prompts": prompts} if self.question.prompts else {}),
+            **({"kernel_note": note} if (note := self.kernel_note) else {}),
             "search": {
                 "considered": self.search.considered,
                 "counts": dict(self.search.counts),
@@ -106,6 +121,7 @@ def answer(
         decoding = replace(question, prefill="off", slo_ttft_ms=None)
         plain = list(dict.fromkeys(each.without_prompts for each in candidates))
         without = winner(search(decoding, plain, winner_only=True, jobs=jobs).points, limit)
+    kernels, other_winner = _with_other_kernels(question, candidates, best, jobs)
     on_front = front(outcome.points, limit)
     some = [*on_front, *(front_at_any_price(outcome.points, limit) if at_any_price else ())]
     return Answer(
@@ -118,7 +134,25 @@ def answer(
         bindings(question, list(dict.fromkeys(some)), jobs),
         list(repriced(outcome.points, limit)),
         without,
+        kernels,
+        other_winner,
     )
+
+
+def _with_other_kernels(
+    question: Question, candidates: Sequence[Candidate], best: Point | None, jobs: int | None
+) -> tuple[tuple[str, ...], Point | None]:
+    """Return vLLM's own kernels and the winner with them, if that is another system or on other devices."""
+    on = devices_named(str(best.candidate.hardware)) if best else frozenset()
+    kernels = out_of_the_box(question.costs, on)
+    if best is None or not kernels:
+        return (), None  # slower attention elsewhere changes no winner
+    other = replace(question, costs=with_kernels(question.costs, kernels))
+    cheapest = winner(search(other, candidates, winner_only=True, jobs=jobs).points, question.slo_tbt_p99_ms)
+    same = cheapest is not None and cheapest.candidate.system == best.candidate.system
+    if cheapest is not None and same and devices_named(str(cheapest.candidate.hardware)) == on:
+        return (), None
+    return kernels, cheapest
 
 
 def _summary(question: Question, point: Point) -> Summary:

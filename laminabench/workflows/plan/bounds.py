@@ -101,7 +101,7 @@ def bound_with_pool(
     engine, prompts = pool.engine, demand.prompts
     assert prompts is not None
     assert isinstance(spec.timing, Timing)
-    # An engine has a prompt and its first token, and what each request has beside.
+    # An engine holds a prompt, its first token, and the tokens charged for each request.
     parts = (prompts.longest.rows + 1, engine.request_tokens)
     blocks = sum(-(-tokens // engine.block_tokens) for tokens in parts)
     if blocks * engine.block_tokens > room_of(engine).pool_tokens:
@@ -138,7 +138,7 @@ def falls_behind(spec: Spec, demand: Demand, room: Room, waiting_s: float) -> bo
     missing = late_tokens + demand.missing_tokens.most(running)
     unread = late_kv + demand.missing_kv.most(running)
     tokens, read = demand.tokens - missing, demand.read - unread
-    charged = demand.charged - unread - demand.beside * missing
+    charged = demand.charged - unread - demand.request_tokens * missing
     limit_s = demand.span_s + waiting_s
     cycles = max(charged / room.tokens, tokens / room.most_requests)
     if tables.prompts is not None and demand.prompts is not None:
@@ -222,7 +222,7 @@ def _least_p99_of_arrivals(tables: Tables, demand: Demand, room: Room, most: int
     for line in path_lines(tables.prompts, len(tables.chain)):
         left_s = time_s - line.per_request * work.rows - tables.prompts.chunks(work)
         requests = np.arange(1, len(tables.chain) + 1, dtype=np.float64)
-        chain = line.base + line.per_request * requests + tables.beside
+        chain = line.base + line.per_request * requests + tables.fixed
         least = float(chain.min())
         least_mean = max(least_mean, _mean_at_least(chain, gaps, reading, left_s, least))
     return least_mean

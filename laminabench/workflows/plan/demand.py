@@ -13,7 +13,7 @@ from laminabench.workflows.plan.tables import Lengths
 
 
 class FractionalKnapsack:
-    """The most value that things of some weight have together, where one may be cut."""
+    """The most value of items with a total weight, of which one may be fractional."""
 
     def __init__(self, weight: Float64, value: Float64) -> None:
         order = np.argsort(-value / weight, kind="stable")
@@ -26,9 +26,11 @@ class FractionalKnapsack:
 
 @dataclass(frozen=True)
 class Demand:
-    """Sums over all requests, and over those of them that can be chosen worst. `charge` is a request's final
-    length in whole blocks and what each has `beside`, `held` what surely is charged for it while it decodes:
-    all of its charge where that is reserved; `read` is KV tokens that its tokens read, all of them together.
+    """Sums over all requests, and over the worst subsets of them.
+
+    `charge` is a request's final length in complete blocks plus `request_tokens`; its retained tokens are the
+    least that are charged while it decodes: all of its charge with reservation. `read` is the KV tokens that
+    its tokens read together.
 
     With prompts, `tokens` are those that are made by decoding: the first one of each request is not.
     """
@@ -36,17 +38,17 @@ class Demand:
     requests: int
     tokens: float
     firsts: int  # requests whose first token is one of `tokens`
-    charged: float  # held times tokens: how long how much of the memory is taken
+    charged: float  # retained times tokens: memory used over time
     read: float
-    beside: int  # its tokens, charged for each request
+    request_tokens: int  # tokens charged for each request besides its own
     longest: int  # charge
     lengths: Lengths
-    shortest_mean: tuple[float, float]  # least held, and least KV length, of any token
+    shortest_mean: tuple[float, float]  # least retained tokens, and least KV length, of any token
     span_s: float  # from the first arrival to the last
     by_charge: tuple[Float64, Float64, Float64]  # from the largest down: charges; sums of tokens, of charged
     charge_sums: Float64  # from the largest down
-    smallest_sums: Float64  # of held, from the smallest up
-    # Of requests who hold so much together: what they lack at most.
+    smallest_sums: Float64  # of retained tokens, from the smallest up
+    # The most that requests lack which together retain so many tokens.
     missing_tokens: FractionalKnapsack
     missing_kv: FractionalKnapsack  # final length times tokens
     late: tuple[
@@ -99,7 +101,7 @@ class Demand:
     def largest_read(self, tokens: float) -> float:
         """Final length times tokens, of so many tokens of the requests that are charged most."""
         _, counts, sums = self.by_charge
-        return float(np.interp(tokens, counts, sums)) - self.beside * tokens
+        return float(np.interp(tokens, counts, sums)) - self.request_tokens * tokens
 
 
 def demand_of(
@@ -119,7 +121,7 @@ def demand_of(
     extra = -(-request_tokens // block_tokens) * block_tokens
     charge = kv + extra
     prompt_demand = prompt_demand_of(trace, waiting_s) if prompts else None
-    retained = charge if prompt_demand is None else prompt_demand.held + extra
+    retained = charge if prompt_demand is None else prompt_demand.unshared + extra
     made = output if prompt_demand is None else output - 1
     charged = made * retained
     read = made * (prompt + (made - 1) / 2)
@@ -132,7 +134,7 @@ def demand_of(
         firsts=0 if prompts else len(trace),
         charged=float(charged.sum()),
         read=float(read.sum()),
-        beside=extra,
+        request_tokens=extra,
         longest=int(charge.max()),
         lengths=Lengths(float(prompt.min()), float(kv.max())),
         shortest_mean=(float(retained.min()), float(prompt.min())),

@@ -38,7 +38,7 @@ class PromptDemand:
     late: Work  # of the hundredth of requests that have the most of each
     last: Work  # of requests that come so late that they may still wait when the last one comes
     longest: Work  # of any one
-    held: Float64  # KV tokens that are nobody else's, by request
+    unshared: Float64  # KV tokens not shared with other requests, by request
     own: tuple[Float64, Float64]  # rows and pairs that each computes for itself, at least
 
     def begun(self, batches: int, budget: int) -> Work:
@@ -59,7 +59,7 @@ def prompt_demand_of(trace: Trace, waiting_s: float) -> PromptDemand:
         late=Work(*map(largest, full)),
         last=Work(*full[:, last].sum(axis=1).tolist()),
         longest=Work(*full.max(axis=1).tolist()),
-        held=np.maximum(prompt - shared, 1.0),
+        unshared=np.maximum(prompt - shared, 1.0),
         own=(own[1], own[2]),
     )
 

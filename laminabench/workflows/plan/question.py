@@ -104,17 +104,17 @@ class Candidate:
 class Prompts:
     """Ways to compute prompts: colocated with decoding, or by a pool; else their KV is present."""
 
-    beside: tuple[int, ...] = ()  # most tokens in an iteration
+    colocated: tuple[int, ...] = ()  # most tokens in an iteration
     pool: tuple[int, ...] = ()
-    instances: int = 1  # most that are tried
+    instances: int = 1  # the most that are searched
 
     def ways(
         self, deployment: Deployment, model: ModelShape, devices: Sequence[Device]
     ) -> Iterator[tuple[Deployment, int]]:
         """Yield the deployment with each way to compute prompts, and the tokens of an iteration."""
-        if not self.beside and not self.pool:
+        if not self.colocated and not self.pool:
             yield deployment, 0
-        for budget in self.beside:
+        for budget in self.colocated:
             yield deployment, budget
         degrees = model.tp_degrees(NODE_DEVICES)
         counts = sorted({degree * engines for degree in degrees for engines in MOST_ENGINES})

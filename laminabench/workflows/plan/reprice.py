@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from laminabench.workflows.plan.stored import KeptPoint
+from laminabench.workflows.plan.stored import StoredPoint
 
 Cost = Literal["usd_per_million_tokens", "usd_per_hour"]
 Speed = Literal["tbt_p99_ms", "tokens_per_s"]
@@ -16,7 +16,7 @@ Speed = Literal["tbt_p99_ms", "tokens_per_s"]
 class Billed(NamedTuple):
     """A candidate at some prices."""
 
-    point: KeptPoint
+    point: StoredPoint
     usd_per_hour: float
     usd_per_million_tokens: float
 
@@ -35,7 +35,7 @@ class Front:
     winner: int | None
 
 
-def bill(point: KeptPoint, prices: Mapping[str, float]) -> Billed:
+def bill(point: StoredPoint, prices: Mapping[str, float]) -> Billed:
     usd_per_hour = 0.0
     for device, count in point.devices.items():
         usd_per_hour += count * prices[device]
@@ -44,7 +44,7 @@ def bill(point: KeptPoint, prices: Mapping[str, float]) -> Billed:
 
 
 def front_at(
-    points: Sequence[KeptPoint],
+    points: Sequence[StoredPoint],
     prices: Mapping[str, float],
     slo_tbt_p99_ms: float,
     cost: Cost = "usd_per_million_tokens",

@@ -47,7 +47,7 @@ class Stage:
     """The data shared by the work on all candidates."""
 
     question: Question
-    demands: dict[tuple[int, int], Demand]  # by block size, and what each request has beside its tokens
+    demands: dict[tuple[int, int], Demand]  # by block size and tokens charged per request its tokens
     parts: dict[int, Trace | None]  # by share
 
     @property

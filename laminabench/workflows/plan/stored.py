@@ -25,7 +25,7 @@ from laminabench.util.version import __version__, describe, git_commit
 PLAN = Kind("plan", "laminabench plan", "plan.json", "laminabench plan", 1)
 
 
-class KeptEffect(Facts, frozen=True, kw_only=True):
+class StoredEffect(Facts, frozen=True, kw_only=True):
     """The effect of a tenth more of one resource alone; shares."""
 
     resource: str
@@ -34,7 +34,7 @@ class KeptEffect(Facts, frozen=True, kw_only=True):
     ttft_p99_gain: float | None = None
 
 
-class KeptPoint(Facts, frozen=True, kw_only=True):
+class StoredPoint(Facts, frozen=True, kw_only=True):
     """A candidate that was replayed in full."""
 
     candidate: str
@@ -55,31 +55,31 @@ class KeptPoint(Facts, frozen=True, kw_only=True):
     ttft_p50_ms: float | None = None
     ttft_p99_ms: float | None = None
     assumed_devices: tuple[str, ...] = ()
-    binds: list[KeptEffect] | None = None  # None where it was not worked out
+    binds: list[StoredEffect] | None = None  # None where it was not worked out
 
     def meets(self, slo_tbt_p99_ms: float) -> bool:
         """Return whether the stored point meets the limit; see `measure.meets`."""
         return self.keeps_up and self.tbt_p99_ms <= slo_tbt_p99_ms
 
 
-class KeptPrice(Facts, frozen=True, kw_only=True):
+class StoredPrice(Facts, frozen=True, kw_only=True):
     usd: float
     basis: str = ""
     source: str = ""
     date: str = ""
 
 
-class KeptDevice(Facts, frozen=True, kw_only=True):
+class StoredDevice(Facts, frozen=True, kw_only=True):
     name: str
-    price: KeptPrice | None = None
+    price: StoredPrice | None = None
 
 
-class KeptSearch(Facts, frozen=True, kw_only=True):
+class StoredSearch(Facts, frozen=True, kw_only=True):
     considered: int
     counts: dict[str, int]
 
 
-class KeptRepriced(Facts, frozen=True, kw_only=True):
+class StoredRepriced(Facts, frozen=True, kw_only=True):
     """The winner at one other price."""
 
     device: str
@@ -90,35 +90,35 @@ class KeptRepriced(Facts, frozen=True, kw_only=True):
     usd_per_million_tokens: float | None
 
 
-class KeptAnswer(Facts, frozen=True, kw_only=True):
+class StoredAnswer(Facts, frozen=True, kw_only=True):
     """The stored plan with one cost set."""
 
     costs: str
-    replayed: list[KeptPoint]
-    prices: tuple[KeptRepriced, ...] = ()
-    search: KeptSearch
+    replayed: list[StoredPoint]
+    prices: tuple[StoredRepriced, ...] = ()
+    search: StoredSearch
 
 
-class KeptTrace(Facts, frozen=True, kw_only=True):
+class StoredTrace(Facts, frozen=True, kw_only=True):
     name: str
     source: str
     requests: int
 
 
-class KeptPlan(Facts, frozen=True, kw_only=True):
+class StoredPlan(Facts, frozen=True, kw_only=True):
     """A stored plan, for readers that did not search."""
 
     laminabench: Code = Code()
     command: str = ""
-    trace: KeptTrace
+    trace: StoredTrace
     model: str
     mode: str
     slo_tbt_p99_ms: float
     slo_ttft_p99_ms: float | None = None
     budget_usd_per_hour: float
     power_budget_w: float | None = None
-    devices: list[KeptDevice]
-    answers: list[KeptAnswer]
+    devices: list[StoredDevice]
+    answers: list[StoredAnswer]
 
     @property
     def prices(self) -> dict[str, float]:
@@ -156,14 +156,14 @@ def write_plan(directory: Path, facts: Mapping[str, Any]) -> None:
         temporary.write_text(text + "\n", encoding="utf-8")
 
 
-def plan_of(facts: Mapping[str, Any]) -> KeptPlan:
+def plan_of(facts: Mapping[str, Any]) -> StoredPlan:
     """Return the output of `plan --json` as a stored plan."""
-    return msgspec.convert(json_safe(facts), KeptPlan)
+    return msgspec.convert(json_safe(facts), StoredPlan)
 
 
-def read_plan(directory: Path) -> KeptPlan:
+def read_plan(directory: Path) -> StoredPlan:
     """Read a plan that this version understands, checked."""
-    plan = read(directory, PLAN, KeptPlan)
+    plan = read(directory, PLAN, StoredPlan)
     for answer in plan.answers:
         for point in answer.replayed:
             if unpriced := point.devices.keys() - plan.prices.keys():

@@ -72,7 +72,7 @@ class Tables:
     attention: Float64
     per_token: float
     chain: Float64  # all of it, one after the other
-    beside: Float64 | float = 0.0  # of that, what the rows of prompts add nothing to
+    fixed: Float64 | float = 0.0  # part of `chain` to which rows of prompts add nothing
     prompts: PromptTables | None = None
     attentions: int = 1  # done side by side: by the attention workers as one, or by each replica
     # So many side by side, of which each has its part of all sums; of boards they are in the times.
@@ -138,7 +138,7 @@ def tables_of_costs(spec: Spec, timing: Timing, most: int, lengths: Lengths) -> 
     prompts = prompt_tables_of(spec, timing, timing.prompts, lengths)
     # Beside prompts no row costs less than it does alone.
     fixed = host + np.minimum.accumulate(attention[::-1])[::-1] + prompts.head * requests
-    return replace(tables, chain=prompts.path[:most] + fixed, beside=fixed, prompts=prompts)
+    return replace(tables, chain=prompts.path[:most] + fixed, fixed=fixed, prompts=prompts)
 
 
 def _at_least(timing: Timing) -> Timing:

@@ -26,7 +26,7 @@ class LiveReport(Passing):
     def __init__(
         self,
         to: Listener,
-        directory: Path | None,  # None: no Run is kept, and nothing is written
+        directory: Path | None,  # None: the Run is not stored, and nothing is written
         request: ReplayRequest,
         prepared: Prepared,
         trace: Trace,
@@ -63,9 +63,9 @@ class LiveReport(Passing):
             state = "interrupted"
         self._file.write(End(at_s=self._at_s, state=state, why=partial.why if partial else ""))
 
-    def left(self, error: BaseException, *, kept: bool) -> None:
-        """Report that there is no Run; if `kept`, the file says what happened, and how to resume."""
-        if self._file and kept:
+    def left(self, error: BaseException, *, resumable: bool) -> None:
+        """Report that there is no Run; if `resumable`, the file says how to resume."""
+        if self._file and resumable:
             resume = f"laminabench replay --resume {shlex.quote(str(self._directory))}"
             self._file.write(End(at_s=self._at_s, state=_state(error), why=_why(error), resume=resume))
             self._file.close()
@@ -107,17 +107,17 @@ def live_report(
     request: ReplayRequest,
     prepared: Prepared,
     trace: Trace,
-    kept: Callable[[], bool],
+    resumable: Callable[[], bool],
 ) -> Iterator[LiveReport]:
     """Remove the file once the block has written the Run; else report what happened.
 
-    It is left only if `kept` says that the replay can be resumed.
+    The file is left only if `resumable` returns true.
     """
     report = LiveReport(to, directory, request, prepared, trace)
     try:
         yield report
     except BaseException as error:
-        report.left(error, kept=kept())
+        report.left(error, resumable=resumable())
         raise
     finally:
         report.over()

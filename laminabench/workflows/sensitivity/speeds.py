@@ -11,6 +11,7 @@ from laminabench.catalog.cost_file import COST_SETS, load_costs
 from laminabench.catalog.cost_terms import Float64
 from laminabench.catalog.costs import ANY, MEASURED, CostSet
 from laminabench.catalog.hardware import Device
+from laminabench.catalog.kernels import load_kernels, with_kernels
 from laminabench.catalog.ranges import Span
 from laminabench.catalog.step import priced, summed
 from laminabench.systems.modelled.setup import Setup
@@ -45,9 +46,12 @@ def gemm_span(setup: Setup, device: Device) -> Span:
 def attention_span(setup: Setup, device: Device) -> Span:
     """Return the share of memory bandwidth that attention reaches by cost sets, within the fit's error.
 
-    A device that borrows another's may reach what any that was measured does.
+    A device that borrows another's may reach what any that was measured does, and one with a named kernel
+    what any kernel does.
     """
     model = setup.model
+    if not model.latent and setup.costs.attention_cost(device).kernel:
+        return _kernel_span(setup, device)
 
     def share(costs: CostSet, on: Device) -> tuple[float, float]:
         if model.latent:
@@ -60,7 +64,8 @@ def attention_span(setup: Setup, device: Device) -> Span:
     borrowed = setup.costs.measured_as(device) != device.name
     ratios: dict[str, tuple[float, float]] = {}
     for costs in _sets_with(setup.costs, device):
-        names = sorted(costs.attention) if borrowed else [device.name]
+        own = sorted(name for name, cost in costs.attention.items() if not cost.kernel)
+        names = own if borrowed else [device.name]
         for name in names:
             try:
                 reached, error = share(costs, replace(device, name=name))
@@ -69,6 +74,24 @@ def attention_span(setup: Setup, device: Device) -> Span:
             of = f"{costs.name} ({name})" if borrowed else costs.name
             ratios[of] = reached * (1 - error) / here, reached * (1 + error) / here
     return _span(ratios, setup.costs, device, "by shares of memory bandwidth")
+
+
+def _kernel_span(setup: Setup, device: Device) -> Span:
+    """Return the range of rates of reading KV from the slowest kernel to the fastest."""
+
+    def per_token(costs: CostSet) -> float:
+        return costs.layer_attention(setup.model, device).per_kv_token_s
+
+    here = per_token(setup.costs)
+    rates = {
+        name: here / per_token(with_kernels(setup.costs, (f"{device.name}={name}",)))
+        for name, kernel in load_kernels().items()
+        if not kernel.latent
+    }
+    slowest, fastest = min(rates, key=rates.__getitem__), max(rates, key=rates.__getitem__)
+    used = setup.costs.attention_cost(device).kernel
+    source = f"{used}'s; from {slowest} to {fastest}, as measured (docs/costs.md, The attention kernel)"
+    return Span(rates[slowest], rates[fastest], "measured", source)
 
 
 def _sets_with(own: CostSet, device: Device) -> Iterator[CostSet]:

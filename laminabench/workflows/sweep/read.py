@@ -26,15 +26,15 @@ SWEEP = Kind("sweep", "laminabench sweep", MANIFEST, FORMAT, FORMAT_VERSION)
 COUNTS = ("model-workers", "attention-workers")
 
 
-class KeptIdentity(Facts, frozen=True, kw_only=True):
+class StoredIdentity(Facts, frozen=True, kw_only=True):
     vary: list[str]
     flags: list[str]
 
 
-class KeptManifest(Facts, frozen=True, kw_only=True):
+class StoredManifest(Facts, frozen=True, kw_only=True):
     """The part of sweep.json that readers need."""
 
-    identity: KeptIdentity
+    identity: StoredIdentity
     command: str = ""
     points: int
     finished: int | None = None
@@ -42,11 +42,11 @@ class KeptManifest(Facts, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True)
-class KeptSweep:
+class StoredSweep:
     """A sweep, or as much of it as there is: the table is written when all points are there."""
 
     directory: Path
-    manifest: KeptManifest
+    manifest: StoredManifest
     table: pa.Table | None
     done: int  # points that are finished
 
@@ -100,15 +100,15 @@ def _flags(given: Sequence[str], point: dict[str, Any], varied: Sequence[str]) -
         yield from ("--deployment", str(point["deployment"]))
 
 
-def read_sweep(directory: Path) -> KeptSweep:
+def read_sweep(directory: Path) -> StoredSweep:
     """Read a sweep that this version understands, complete or in progress."""
-    manifest = read(directory, SWEEP, KeptManifest)
+    manifest = read(directory, SWEEP, StoredManifest)
     if manifest.finished is None:
-        return KeptSweep(directory, manifest, None, sum(1 for _ in (directory / POINTS).glob("*.json")))
-    return KeptSweep(directory, manifest, _table(directory / TABLE, manifest), manifest.finished)
+        return StoredSweep(directory, manifest, None, sum(1 for _ in (directory / POINTS).glob("*.json")))
+    return StoredSweep(directory, manifest, _table(directory / TABLE, manifest), manifest.finished)
 
 
-def _table(path: Path, manifest: KeptManifest) -> pa.Table:
+def _table(path: Path, manifest: StoredManifest) -> pa.Table:
     try:
         modified_ns = path.stat().st_mtime_ns
     except OSError as error:

@@ -25,7 +25,7 @@ class Moved(NamedTuple):
         return self.now is None or abs(self.now) > abs(self.was) + ALLOWED
 
 
-def read_kept(path: Path) -> dict[str, Any]:
+def read_stored(path: Path) -> dict[str, Any]:
     """Read the output of `validate -o`."""
     try:
         stored = safe_parse.json_value(safe_parse.content(path))

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from laminabench.catalog.cost_file import load_costs
 from laminabench.catalog.costs import CostSet, ServerErrors, error_range
+from laminabench.catalog.host import parse_host
 from laminabench.traces.table import Float64
 from laminabench.util.errors import UserError
 from laminabench.workflows.validate.recording import Recording
@@ -107,7 +108,8 @@ def judged(recordings: Sequence[Recording], costs: str | None = None) -> list[Ju
 
 def predict(recording: Recording, costs: CostSet) -> Times:
     """Return the modelled times of the same requests, set up as the server was."""
-    requests = replayed(recording.about, recording.trace(), costs)
+    host = parse_host(str(recording.about["host"])) if "host" in recording.about else None
+    requests = replayed(recording.about, recording.trace(), costs, host=host)
     return Times.of(recording, requests["first_token_s"], requests["finished_s"])
 
 

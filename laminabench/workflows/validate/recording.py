@@ -14,7 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from laminabench.catalog.cost_file import COST_SETS, DEFAULT_COSTS, load_costs
 from laminabench.catalog.entries import from_path, packaged_in
+from laminabench.catalog.families import load_models, same_sizes
+from laminabench.catalog.hardware import load_devices
+from laminabench.catalog.server_host import steps_of
 from laminabench.requests.replay import of_text
 from laminabench.runs.format import MANIFEST
 from laminabench.runs.manifest import NUMBERS
@@ -261,6 +265,7 @@ def _from_folder(folder: Path, settings: dict[str, Any]) -> Recording:
             "max_num_seqs": engine["max_num_seqs"],
             "max_batched_tokens": engine["max_num_batched_tokens"],
             **AS_TODAY,
+            **_set_up_in(meta),
         }
         if cache := meta.get("kv_cache"):
             # vLLM keeps a block for itself.
@@ -278,6 +283,36 @@ def _from_folder(folder: Path, settings: dict[str, Any]) -> Recording:
         str(folder), {"source": str(meta.get("dataset_path", folder.name))} | about | settings
     )
     return Recording(folder.name, about, *(columns[name] for name in _COLUMNS))
+
+
+def _set_up_in(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a meta.json says of model, devices and scheduling, as far as the catalogue knows them."""
+    scheduler = _part(meta, "resolved_config", "scheduler_config")
+    cache = _part(meta, "resolved_config", "cache_config") | _part(meta, "kv_cache")
+    about: dict[str, Any] = {
+        "host_async": scheduler.get("async_scheduling", steps_of(str(meta["vllm_version"])).asynchronous)
+    }
+    settings = {"enable_prefix_caching": "prefix_caching", "gpu_memory_utilization": "memory_utilization"}
+    about |= {ours: cache[theirs] for theirs, ours in settings.items() if cache.get(theirs) is not None}
+    called = str(meta.get("model", ""))
+    if named := [name for name, each in load_models().items() if called and same_sizes(called, each.source)]:
+        about["model"] = named[0]
+    title = _part(meta, "hardware").get("device_name")
+    for device in (name for name, each in load_devices().items() if each.title == title):
+        about["deployment"] = f"{_part(meta, 'engine_kwargs').get('tensor_parallel_size', 1)}x{device}"
+        about["costs"] = [
+            DEFAULT_COSTS,
+            *(each for each in COST_SETS if device in load_costs(each).attention),
+        ][-1]
+    return about
+
+
+def _part(meta: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """Return an object within objects; an empty one where there is none."""
+    part: Any = meta
+    for name in names:
+        part = part.get(name) if isinstance(part, Mapping) else None
+    return dict(part) if isinstance(part, Mapping) else {}
 
 
 def _sharing(prompts: Sequence[Sequence[int]], step: int) -> tuple[Int32, Int32]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from laminabench.catalog.cost_terms import HostCost
 from laminabench.catalog.costs import CostSet, known_devices
 from laminabench.catalog.deployment import parse_deployment
 from laminabench.catalog.find_model import modelled
+from laminabench.catalog.host import schedules_ahead, with_host
 from laminabench.catalog.models import ModelShape
 from laminabench.catalog.network import parse_network
 from laminabench.sim.outcome import Columns
@@ -25,10 +27,13 @@ def replayed(
     *,
     concurrency: int | None = None,
     model: ModelShape | None = None,
+    host: HostCost | None = None,
 ) -> Columns:
     """Return the requests' times; `about` has the deployment, the model by default, and known settings.
 
     They are sent when they arrive, or so many are there at once.
+
+    `host` is a server's, if the cost set's is not to count.
 
     A server whose deployment has attention workers is this project's own, any other is as vLLM is.
     """
@@ -37,10 +42,13 @@ def replayed(
     setup = Setup(
         model=model or modelled(about["model"]),
         deployment=deployment,
-        costs=costs,
+        costs=with_host(costs, host),
         network=parse_network(next(iter(costs.networks), deployed.NETWORK), costs.networks),
         # What was measured between steps is what the host did not hide.
-        host_async=about["host_async"] and costs.host.origin.kind != "measured",
+        host_async=schedules_ahead(
+            host or costs.host, about["host_async"] and costs.host.origin.kind != "measured"
+        ),
+        graph_rows=about.get("graph_rows"),
         max_num_seqs=about.get("max_num_seqs"),
         kv_capacity=about.get("kv_tokens"),
         memory_utilization=about.get("memory_utilization", MEMORY_SHARE),

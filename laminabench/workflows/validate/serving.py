@@ -8,12 +8,17 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec.structs import replace as replace_fields
 
 from laminabench.catalog.cost_file import load_costs
 from laminabench.catalog.costs import ServerErrors, error_range
 from laminabench.catalog.entries import packaged_in
 from laminabench.catalog.find_model import modelled
+from laminabench.catalog.hardware import device
 from laminabench.catalog.models import ModelShape
+from laminabench.catalog.routers import TF32
+from laminabench.catalog.server_host import ServerHost, Steps, server_host, steps_of
+from laminabench.systems.modelled.setup import WORKING_BYTES
 from laminabench.traces.table import Int32, Trace, TraceMeta, make_trace
 from laminabench.util.errors import UserError
 from laminabench.util.parallel import spread
@@ -28,7 +33,7 @@ TARGETS: Mapping[tuple[str, str], float] = {
     ("h200", ALL): 12.0,
 }
 # What a cost set or a layout may not have; anything else is a mistake.
-NOT_MODELLED = ("costs-no-coefficients", "model-does-not-fit")
+NOT_MODELLED = ("costs-no-coefficients", "model-does-not-fit", "model-cannot-split")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +60,21 @@ class ServerLoad:
     @property
     def deployment(self) -> str:
         count, _, layout = self.layout.partition(":")
-        return f"{count}x{self.device}{layout and f':{layout}'}"
+        tables = self.server.get("tables", self.device)
+        return f"{count}x{tables}{layout and f':{layout}'}"
+
+    @property
+    def host(self) -> ServerHost:
+        """The server's host, by its version, how it was started and the device's machines."""
+        version, server = str(self.server["version"]), self.server
+        usual = steps_of(version).asynchronous
+        steps = Steps(not server.get("sync", not usual), server.get("piecewise", False))
+        return replace_fields(server_host(version, self.device, steps), **server.get("host", {}))
+
+    @property
+    def fit(self) -> bool:
+        """Whether constants were fitted to it, so that it judges nothing."""
+        return self.prompt_tokens in self.server.get("fit", ())
 
     @property
     def off(self) -> str:
@@ -66,17 +85,31 @@ class ServerLoad:
         """Return the model in the formats that it was served in."""
         server, shape = self.server, modelled(self.model)
         types = {name: server[name] for name in ("dtype", "kv_dtype") if name in server}
+        if shape.router_dtype and self.measured >= server.get("tf32_since", "-"):
+            types["router_dtype"] = TF32
         if "experts" in server and shape.experts:
             types["experts"] = replace(shape.experts, dtype=server["experts"])
         return replace(shape, **types)
 
+    @property
+    def memory_share(self) -> float:
+        """The share of a device's memory by its data sheet that has the server's weights and KV.
+
+        With what a setup takes off for other uses.
+        """
+        table = _table()
+        sheet = device(str(self.server.get("tables", self.device))).memory_bytes
+        working = 1e9 * table["working"]["experts" if modelled(self.model).experts else "dense"]
+        usable = self.server["memory_utilization"] * 1e9 * table["memory"][self.device] - working
+        return float((usable + WORKING_BYTES) / sheet)
+
     def trace(self) -> Trace:
-        """Return the requests: some rounds, with lengths drawn as the benchmark draws them."""
-        count, random = self.server["rounds"] * self.concurrency, np.random.default_rng(0)
+        """Return the requests: some rounds, with the lengths that the benchmark drew."""
+        count, random = self.server["rounds"] * self.concurrency, np.random.RandomState(0)
 
         def lengths(longest: int) -> Int32:
             shortest = int(self.server["shortest"] * longest)
-            drawn: Int32 = random.integers(shortest, longest, count, endpoint=True).astype(np.int32)
+            drawn: Int32 = random.randint(shortest, longest + 1, count).astype(np.int32)
             return drawn
 
         tokens = lengths(self.prompt_tokens), lengths(self.output_tokens)
@@ -91,6 +124,7 @@ class Judged:
     ttft_ms: float | None
     tpot_ms: float | None
     why_not: str = ""
+    queued: bool = False  # requests were preempted, as KV did not suffice
 
     def error(self, metric: str) -> float | None:
         """Return the metric's error in percent."""
@@ -111,6 +145,8 @@ class Judged:
             "errors_percent": {name: self.error(name) for name in METRICS},
             "why_not": self.why_not,
             "known_off": point.off,
+            "fit": point.fit,
+            "queued": self.queued,
         }
 
 
@@ -121,14 +157,17 @@ class Errors(NamedTuple):
     median: float  # of absolute ones
     mean: float
     worst: float
+    signed: float  # median
+    p90: float  # of absolute ones
 
     @classmethod
     def of(cls, points: Sequence[Judged], metric: str) -> Errors:
         errors = np.array([each.error(metric) for each in points if each.tpot_ms is not None], np.float64)
         if not len(errors):
-            return cls(0, *[float("nan")] * 3)
+            return cls(0, *[float("nan")] * 5)
         size = np.abs(errors)
-        return cls(len(errors), float(np.median(size)), float(errors.mean()), float(errors[size.argmax()]))
+        worst, signed, p90 = errors[size.argmax()], np.median(errors), np.quantile(size, 0.9)
+        return cls(len(errors), *map(float, (np.median(size), errors.mean(), worst, signed, p90)))
 
 
 class Group(NamedTuple):
@@ -159,13 +198,24 @@ class Group(NamedTuple):
 
 
 @cache
+def _table() -> Mapping[str, Any]:
+    return packaged_in(__package__, "serving.toml")
+
+
+@cache
+def servers() -> tuple[Mapping[str, Any], ...]:
+    """Return all servers, with what they have in common; `rows` are a text."""
+    table = _table()
+    common = {key: value for key, value in table.items() if not isinstance(value, dict | list)}
+    return tuple({**common, **server} for server in table["server"])
+
+
+@cache
 def points() -> tuple[ServerLoad, ...]:
     """Return all measured points."""
-    table = packaged_in(__package__, "serving.toml")
-    common = {key: value for key, value in table.items() if key != "server"}
     loads = []
-    for server in table["server"]:
-        about = {**common, **server}
+    for server in servers():
+        about = {**server}
         for row in about.pop("rows").strip().splitlines():
             layout, prompt, output, at_once, ttft, tpot, day = row.split()
             lengths = int(prompt), int(output), int(at_once)
@@ -194,21 +244,27 @@ def predicted(costs: str | None, point: ServerLoad) -> Judged:
     about = {
         "deployment": point.deployment,
         "host_async": True,
+        "graph_rows": server.get("graphs"),
         "prefix_caching": False,
         "max_num_seqs": point.concurrency,
         "max_batched_tokens": batched,
-        "memory_utilization": server["memory_utilization"],
+        "memory_utilization": point.memory_share,
     }
     used = load_costs(costs or server["costs"])
     try:
-        times = replayed(about, trace, used, concurrency=point.concurrency, model=point.shape())
+        times = replayed(
+            about, trace, used, concurrency=point.concurrency, model=point.shape(), host=point.host
+        )
     except UserError as error:
         if error.code not in NOT_MODELLED:
             raise
         return Judged(point, None, None, str(error))
+    if not np.isfinite(times["finished_s"]).all():
+        return Judged(point, None, None, "a request needs more KV than there is room for")
     ttft = times["first_token_s"] - times["arrival_s"]
     tpot = (times["finished_s"] - times["first_token_s"]) / (trace.output_tokens - 1)
-    return Judged(point, 1000 * float(ttft.mean()), 1000 * float(tpot.mean()))
+    queued = bool(times["preemptions"].any())
+    return Judged(point, 1000 * float(ttft.mean()), 1000 * float(tpot.mean()), queued=queued)
 
 
 def grouped(predictions: Sequence[Judged]) -> list[Group]:

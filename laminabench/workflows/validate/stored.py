@@ -23,7 +23,7 @@ VALIDATION = Kind(
 )
 
 
-class KeptRecorded(Facts, frozen=True, kw_only=True):
+class StoredRecorded(Facts, frozen=True, kw_only=True):
     """A prediction of a recorded run."""
 
     recording: str
@@ -36,7 +36,7 @@ class KeptRecorded(Facts, frozen=True, kw_only=True):
     others: dict[str, dict[str, list[float]]] = msgspec.field(default_factory=dict)
 
 
-class KeptPublished(Facts, frozen=True, kw_only=True):
+class StoredPublished(Facts, frozen=True, kw_only=True):
     """A published number; without a prediction it says why."""
 
     model: str
@@ -48,47 +48,81 @@ class KeptPublished(Facts, frozen=True, kw_only=True):
     why_not: str = ""
 
 
-class KeptErrors(Facts, frozen=True, kw_only=True):
+class StoredErrors(Facts, frozen=True, kw_only=True):
     """Errors of a group's loads, in percent; None where no load of it could be predicted."""
 
     points: int
     median: float | None
     mean: float | None
     worst: float | None
+    signed: float | None = None
+    p90: float | None = None
 
 
-class KeptGroup(Facts, frozen=True, kw_only=True):
+class StoredGroup(Facts, frozen=True, kw_only=True):
     device: str
     what: str
     versions: list[str]
     off: str
-    errors: dict[str, KeptErrors]
+    errors: dict[str, StoredErrors]
     target: float | None
     missed: bool
 
 
-class KeptServing(Facts, frozen=True, kw_only=True):
-    groups: list[KeptGroup]
+class StoredMetric(Facts, frozen=True, kw_only=True):
+    """Errors of a metric over a group's loads, in percent."""
+
+    median: float  # of absolute ones
+    signed: float
+    p90: float
 
 
-class KeptEstimate(Facts, frozen=True, kw_only=True):
+class StoredStanding(Facts, frozen=True, kw_only=True):
+    """A group of loads that judges, that constants were fitted to, or that queues for KV."""
+
+    group: str
+    role: str
+    loads: int
+    ttft: StoredMetric
+    tpot: StoredMetric
+    targets: dict[str, float]
+    missed: list[str]
+
+
+class StoredRefit(Facts, frozen=True, kw_only=True):
+    """Constants fitted to one device's loads, and the others' errors with them."""
+
+    device: str
+    loads: int
+    constants_ms: dict[str, float]
+    factors: dict[str, float]
+    standings: tuple[StoredStanding, ...]
+
+
+class StoredServing(Facts, frozen=True, kw_only=True):
+    groups: list[StoredGroup]
+    standings: tuple[StoredStanding, ...] = ()
+    refit: StoredRefit | None = None
+
+
+class StoredEstimate(Facts, frozen=True, kw_only=True):
     value: float | None
     interval: tuple[float, float] | None = None
 
 
-class KeptTwin(Facts, frozen=True, kw_only=True):
+class StoredTwin(Facts, frozen=True, kw_only=True):
     """A live replay, and what was modelled of the same."""
 
     twin: str
     deployment: str
     load: str
-    measured: dict[str, KeptEstimate]
+    measured: dict[str, StoredEstimate]
     predicted: dict[str, float]
     errors_percent: dict[str, float]
     missed: list[str]
 
 
-class KeptAgreement(Facts, frozen=True, kw_only=True):
+class StoredAgreement(Facts, frozen=True, kw_only=True):
     """A replay on emulated devices, and modelled."""
 
     replay: str
@@ -101,14 +135,14 @@ class KeptAgreement(Facts, frozen=True, kw_only=True):
     missed: list[str]
 
 
-class KeptValidation(Facts, frozen=True, kw_only=True):
+class StoredValidation(Facts, frozen=True, kw_only=True):
     command: str = ""
-    recorded: tuple[KeptRecorded, ...] = ()
-    published: tuple[KeptPublished, ...] = ()
-    serving: KeptServing | None = None
-    twin: tuple[KeptTwin, ...] = ()
+    recorded: tuple[StoredRecorded, ...] = ()
+    published: tuple[StoredPublished, ...] = ()
+    serving: StoredServing | None = None
+    twin: tuple[StoredTwin, ...] = ()
     twin_same_order: bool | None = None
-    emulated: tuple[KeptAgreement, ...] = ()
+    emulated: tuple[StoredAgreement, ...] = ()
 
 
 def marked(result: dict[str, Any], command: str) -> dict[str, Any]:
@@ -119,11 +153,11 @@ def marked(result: dict[str, Any], command: str) -> dict[str, Any]:
     return sealed(facts)
 
 
-def validation_of(result: dict[str, Any]) -> KeptValidation:
+def validation_of(result: dict[str, Any]) -> StoredValidation:
     """Return the result as a stored validation."""
-    return msgspec.convert(json_safe(result), KeptValidation)
+    return msgspec.convert(json_safe(result), StoredValidation)
 
 
-def read_validation(directory: Path) -> KeptValidation:
+def read_validation(directory: Path) -> StoredValidation:
     """Read a validation that this version understands, checked."""
-    return read(directory, VALIDATION, KeptValidation)
+    return read(directory, VALIDATION, StoredValidation)

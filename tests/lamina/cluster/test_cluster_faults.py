@@ -59,7 +59,7 @@ def test_one_engines_trouble_is_not_anothers(saved: Saved, machine: Machine) -> 
         second.submit([1, 2], Sampling(max_tokens=30))
         first.step()
         second.step()
-        first.strike("model 0")
+        first.inject_fault("model 0")
         first.run()
         second.run()
         assert (len(first.faults), len(second.faults)) == (1, 0)

@@ -65,7 +65,7 @@ def test_one_of_two_killed_in_the_middle(queue: str, fleet: Make, wanted: Any) -
     def kill(step: int) -> None:
         if step == 9:
             assert two.instances[1].requests
-            two.strike("instance 1")
+            two.inject_fault("instance 1")
 
     assert served(two, kill) == wanted
     assert two.states == ["open", "lost"]
@@ -76,7 +76,7 @@ def test_one_of_two_killed_in_the_middle(queue: str, fleet: Make, wanted: Any) -
     assert fault.noticed_s < fault.resumed_s
     assert two.workers == ["instance 0", "0/model 0", "0/attention 0"]
     with pytest.raises(EngineError) as caught:
-        two.strike("1/model 0")
+        two.inject_fault("1/model 0")
     assert caught.value.code == "engine-worker-unknown"
     two.check_integrity()
     assert two.records()[1] is None
@@ -87,7 +87,7 @@ def test_a_worker_that_is_lost_is_replaced_by_its_own_engine(fleet: Make, wanted
 
     def kill(step: int) -> None:
         if step in (5, 12):
-            two.strike(f"{step % 2}/attention 0")
+            two.inject_fault(f"{step % 2}/attention 0")
 
     assert served(two, kill) == wanted
     assert two.states == ["open", "open"]
@@ -107,7 +107,7 @@ def test_one_killed_with_nothing_left_to_say_is_told_first(fleet: Make) -> None:
     one, other = prompts(5, 6)
     first, second = two.submit(one, ask), two.submit(other, ask)
     two.run()
-    two.strike("instance 0")
+    two.inject_fault("instance 0")
     third = two.submit(one, ask)
     two.run()
     assert two.states == ["lost", "open"]

@@ -133,11 +133,11 @@ def test_workers_that_are_lost_are_replaced(layout: Any, how: str, start: Start)
     wanted = play(start(replace(layout, model_on="cpu", attention_on="cpu"), FAMILY), load)
     engine = start(layout, FAMILY, backend="cudagraph" if layout.model_on == "cuda" else "python")
 
-    def strike(step: int) -> None:
+    def inject_fault(step: int) -> None:
         if step % 4 == 3 and step // 4 < len(engine.workers):
-            engine.strike(engine.workers[step // 4], how)
+            engine.inject_fault(engine.workers[step // 4], how)
 
-    assert play(engine, load, strike) == wanted
+    assert play(engine, load, inject_fault) == wanted
     sound(engine)
     assert {name for fault in engine.faults for name in fault.workers} == set(engine.workers)
 

@@ -75,11 +75,11 @@ def test_workers_killed_between_steps(layout: str, load: Load, start: Start) -> 
     wanted = play(start(LAYOUTS[layout], family, **options), load)
     engine = start(LAYOUTS[layout], family, **options)
 
-    def strike(step: int) -> None:
+    def inject_fault(step: int) -> None:
         if step % 5 == 3:
-            engine.strike(engine.workers[step // 5 % len(engine.workers)])
+            engine.inject_fault(engine.workers[step // 5 % len(engine.workers)])
 
-    assert play(engine, load, strike) == wanted
+    assert play(engine, load, inject_fault) == wanted
     sound(engine)
     assert {name for fault in engine.faults for name in fault.workers} == set(engine.workers)
     for fault in engine.faults:
@@ -108,13 +108,13 @@ def test_an_idle_engines_workers_killed(load: Load, start: Start) -> None:
     engine = start(LAYOUTS["heads"])
     wanted = play(engine, load)
     for name in engine.workers:
-        engine.strike(name)
+        engine.inject_fault(name)
     assert play(engine, load) == wanted
     known = len(engine.faults)
     eventually(lambda: all(engine.worked_s().values()))
     worked_s = engine.worked_s()
     for times, name in enumerate(engine.workers, 1):
-        engine.strike(name)
+        engine.inject_fault(name)
         engine.check_integrity()
         assert engine.worked_s()[name] >= worked_s[name], "a counter, which no replacement resets"
         engine.records()
@@ -127,7 +127,7 @@ def test_an_idle_engines_workers_killed(load: Load, start: Start) -> None:
 def test_a_worker_that_is_stopped(load: Load, start: Start) -> None:
     engine = start(LAYOUTS["requests"])
     wanted = play(engine, load)
-    assert play(engine, load, at(5, engine.strike, "attention 1", "stop")) == wanted
+    assert play(engine, load, at(5, engine.inject_fault, "attention 1", "stop")) == wanted
     (fault,) = engine.faults
     assert "attention 1" in fault.workers
     assert fault.why.startswith("attention 1 hangs: it has not answered for ")
@@ -143,7 +143,7 @@ def test_one_that_is_stopped_while_it_is_told_much(saved: Saved, machine: Machin
         engine.generate([[1, 2, 3]], Sampling(max_tokens=2))
         numbers = [engine.submit(long, Sampling(max_tokens=2)) for _ in range(150)]
         began = time.monotonic()
-        engine.strike("model 0", "stop")
+        engine.inject_fault("model 0", "stop")
         launch, told = engine.core.launch, []
 
         def once(*whatever: object) -> None:
@@ -179,7 +179,7 @@ def test_a_fork_server_that_is_killed_while_workers_are_replaced(
         return start_workers(*whatever)  # type: ignore[arg-type]
 
     monkeypatch.setattr(machine, "start", spoil)
-    assert play(engine, load[:6], at(3, engine.strike, "model 0")) == wanted
+    assert play(engine, load[:6], at(3, engine.inject_fault, "model 0")) == wanted
     assert len(killed) == 1
     (fault,) = engine.faults
     assert fault.workers == tuple(sorted(engine.workers))
@@ -255,7 +255,7 @@ def test_requests_cancelled_while_workers_are_lost(load: Load, start: Start) -> 
     engine = start(LAYOUTS["requests"])
     numbers = [engine.submit(*request) for request in load]
     for step in range(8):
-        engine.strike(engine.workers[step % len(engine.workers)])
+        engine.inject_fault(engine.workers[step % len(engine.workers)])
         engine.cancel(numbers[2 * step])
         engine.step()
     engine.run()
@@ -303,14 +303,14 @@ def test_tokens_that_nobody_goes_on_after(
 def test_harm_that_cannot_be_done(start: Start, saved: Saved) -> None:
     engine = start(shared(1, 1))
     with pytest.raises(EngineError, match="engine-worker-unknown"):
-        engine.strike("model 7")
+        engine.inject_fault("model 7")
     with pytest.raises(EngineError, match="engine-harm-unknown"):
-        engine.strike("model 0", "insult")
+        engine.inject_fault("model 0", "insult")
     engine.close()
     with pytest.raises(EngineError, match="engine-closed"):
-        engine.strike("model 0")
+        engine.inject_fault("model 0")
     with pytest.raises(EngineError, match="engine-worker-unknown"):
-        Engine(saved("llama-gqa"), kv_tokens=100).strike("model 0")
+        Engine(saved("llama-gqa"), kv_tokens=100).inject_fault("model 0")
 
 
 def test_the_limits_are_within_a_second() -> None:

@@ -72,9 +72,9 @@ def test_workers_killed_before_and_after(load: Load, start: Start) -> None:
 
     def scale(step: int) -> None:
         if step in wishes:
-            engine.strike(wishes[step][1])
+            engine.inject_fault(wishes[step][1])
             engine.scale(attention_workers=wishes[step][0])
-            engine.strike(engine.workers[-1])
+            engine.inject_fault(engine.workers[-1])
 
     assert play(engine, load, scale) == wanted
     assert len(engine.faults) >= len(wishes)
@@ -91,7 +91,7 @@ def test_one_kv_head_is_stored_by_all_who_share_its_queries(load: Load, start: S
 
     def change(step: int) -> None:
         if step == 4:
-            engine.strike("attention 1")
+            engine.inject_fault("attention 1")
         if step == 9:
             engine.scale(attention_workers=4)
             assert engine.kv_tokens == 300

@@ -36,12 +36,12 @@ def test_a_stopped_fork_server_and_a_lost_worker(
         server = own._process
         assert server is not None
 
-        def strike(step: int) -> None:
+        def inject_fault(step: int) -> None:
             if step == 3:
                 os.kill(server.pid, signal.SIGSTOP)
-                it.strike("attention 0")
+                it.inject_fault("attention 0")
 
-        assert play(it, load, strike) == wanted
+        assert play(it, load, inject_fault) == wanted
         assert server.returncode == -signal.SIGKILL
         assert {name for fault in it.faults for name in fault.workers} == set(it.workers)
         sound(it)

@@ -98,14 +98,14 @@ def test_workers_that_are_lost_begin_with_empty_pages(
 ) -> None:
     engine = small(layout, family)
 
-    def strike(step: int) -> None:
+    def inject_fault(step: int) -> None:
         if step % 7 == 3:
-            engine.strike(engine.workers[-1 - step // 7 % len(engine.workers)])
+            engine.inject_fault(engine.workers[-1 - step // 7 % len(engine.workers)])
 
-    assert play(engine, load, strike) == wanted(family)
+    assert play(engine, load, inject_fault) == wanted(family)
     assert any(fault.kv_tokens for fault in engine.faults)
     sound(engine)
-    engine.strike("attention 1")
+    engine.inject_fault("attention 1")
     assert engine.paging()["attention 1"] == Faults()
     assert play(engine, load) == wanted(family)
     assert faults(engine).in_place > 0

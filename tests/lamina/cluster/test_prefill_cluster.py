@@ -238,7 +238,7 @@ def test_workers_killed_while_prompts_are_computed(
     ]
     wanted = play(start(shared(1, 1)), load)
     engine = held(layout)
-    assert play(engine, load, at(4, engine.strike, victim)) == wanted
+    assert play(engine, load, at(4, engine.inject_fault, victim)) == wanted
     (fault,) = engine.faults
     assert victim in fault.workers
     sound(engine)

@@ -86,7 +86,7 @@ def test_workers_killed_while_parts_are_computed(
     most = 0
 
     def between(step: int) -> None:
-        at(6, engine.strike, victim)(step)
+        at(6, engine.inject_fault, victim)(step)
 
     step_of = engine.step
 

@@ -152,7 +152,7 @@ def test_workers_on_cores(
         number = engine.submit(list(PROMPT), Sampling(max_tokens=tokens))
         for _ in range(5):
             engine.step()
-        machine.strike(killed, "kill")
+        machine.inject_fault(killed, "kill")
         engine.run()
         assert machine.ends([killed]) == {killed: -9}
         assert "killed" in machine.errors()

@@ -17,7 +17,7 @@ from lamina.cluster.machine import last_sentence
 from lamina.cluster.messages import ModelSource, WorkerConfig
 from lamina.cluster.ray import slots as ray_session
 from lamina.cluster.ray import slots as ray_slots
-from lamina.cluster.ray.machine import RayMachine, at_home, require_memory, require_version
+from lamina.cluster.ray.machine import RayMachine, placed_on_nodes, require_memory, require_version
 from lamina.cluster.ray.slots import RayWorker, Spot, installed_version
 from lamina.operators import Attended
 from lamina.pipeline import EngineError, Partition
@@ -153,13 +153,13 @@ def test_cores_of_nodes() -> None:
     """Workers on one machine take different ones, and spin no more once they must share them."""
     elsewhere = replace(SPOT, kernel="other", host="10.0.0.2", cores=(0,))
     used: Counter[tuple[str, int]] = Counter()
-    placed = at_home([CONFIG, ATTENTION, ATTENTION], [SPOT, SPOT, elsewhere], used, spans=True)
+    placed = placed_on_nodes([CONFIG, ATTENTION, ATTENTION], [SPOT, SPOT, elsewhere], used, spans=True)
     assert [(config.core, config.host, config.spin_s) for config in placed] == [
         (2, "10.0.0.1", 0.5),
         (3, "10.0.0.1", 0.5),
         (0, "10.0.0.2", 0.5),
     ]
-    more = at_home([ATTENTION], [SPOT], used, spans=False)
+    more = placed_on_nodes([ATTENTION], [SPOT], used, spans=False)
     assert [(config.core, config.host, config.spin_s) for config in more] == [(2, "127.0.0.1", 0.0)]
 
 

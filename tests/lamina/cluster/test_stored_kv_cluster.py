@@ -105,11 +105,11 @@ def test_workers_make_the_tokens_of_one_process(layout: str, load: Load, start: 
     wanted = play(Engine(saved(family), kv_tokens=2000, kv_dtype=kv_dtype), load)
     engine = start(of, family, kv_dtype=kv_dtype)
 
-    def strike(step: int) -> None:
+    def inject_fault(step: int) -> None:
         if step % 6 == 4:
-            engine.strike(engine.workers[step // 6 % len(engine.workers)])
+            engine.inject_fault(engine.workers[step // 6 % len(engine.workers)])
 
-    assert play(engine, load, strike) == wanted
+    assert play(engine, load, inject_fault) == wanted
     assert engine.faults
     sound(engine)
 

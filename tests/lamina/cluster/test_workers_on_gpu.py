@@ -45,10 +45,10 @@ def test_a_lost_worker_is_replaced(how: str, start: Start) -> None:
     wanted = play(start(replace(layout, model_on="cpu"), FAMILY), load)
     engine = start(layout, FAMILY, backend="cudagraph")
 
-    def strike(step: int) -> None:
+    def inject_fault(step: int) -> None:
         if step == 4:
-            engine.strike(next(name for name in engine.workers if "model" in name), how)
+            engine.inject_fault(next(name for name in engine.workers if "model" in name), how)
 
-    assert play(engine, load, strike) == wanted
+    assert play(engine, load, inject_fault) == wanted
     sound(engine)
     assert engine.faults

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import torch
 
-from lamina.convert import conversion, cut, kept
+from lamina.convert import conversion, cut, disk_cache
 from lamina.convert.trace import trace
 
 
 @pytest.fixture(autouse=True)
 def nothing_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is tested here is how conversions are made."""
-    monkeypatch.setenv(kept.SWITCH, "off")
+    monkeypatch.setenv(disk_cache.SWITCH, "off")
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -29,7 +29,7 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture
 def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """Conversions and graphs of other tests are forgotten."""
-    monkeypatch.setattr(conversion, "_kept", {})
+    monkeypatch.setattr(conversion, "_memory_cache", {})
     monkeypatch.setattr(cut, "_graph", {})
 
 

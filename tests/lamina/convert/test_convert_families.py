@@ -207,7 +207,7 @@ def test_native_operators_change_no_bit(
     name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # These products add in an order of their own.
-    monkeypatch.setattr("lamina.convert.packing.by_panels", lambda: None)
+    monkeypatch.setattr("lamina.convert.packing.panel_product", lambda: None)
     family, changes, *_ = {**MODELS, **RECURRENT}[name]
     model = seeded(tiny(family, **changes)).to(dtype)
     conversion = convert(model)

@@ -20,7 +20,7 @@ SmallModel = Callable[..., transformers.PreTrainedModel]
 needs_library = pytest.mark.skipif(
     not packing.library_packs(), reason="torch's library has no products of bfloat16 for this CPU"
 )
-needs_panels = pytest.mark.skipif(not packing.by_panels(), reason="on this CPU the library's are as good")
+needs_panels = pytest.mark.skipif(not packing.panel_product(), reason="on this CPU the library's are as good")
 
 
 def _drawn(*shapes: tuple[int, ...]) -> list[Tensor]:
@@ -43,7 +43,7 @@ def test_products_are_the_same_bits(outputs: int, inputs: int, rows: int) -> Non
 @needs_panels
 @pytest.mark.parametrize(("outputs", "inputs"), [(32, 32), (96, 64), (32, 1056), (4128, 288)])
 @pytest.mark.parametrize("rows", [1, 15, 16, 17, 32, 33, 70, 300])
-def test_products_by_panels_are_rounded_once(outputs: int, inputs: int, rows: int) -> None:
+def test_products_panel_product_are_rounded_once(outputs: int, inputs: int, rows: int) -> None:
     weight, bias, x = _drawn((outputs, inputs), (outputs,), (rows, 1, inputs))
     panels = in_panels(weight)
     assert is_matrix(panels)
@@ -122,7 +122,7 @@ def test_only_weights_of_products_are_packed(small_model: SmallModel) -> None:
 def test_weights_are_in_panels_where_these_are_faster(small_model: SmallModel) -> None:
     model = small_model("llama-tied", dtype=torch.bfloat16)
     weights = [weight for piece in convert(model).bind(model) for weight in piece.weights]
-    assert any(weight.dim() > 2 for weight in weights) == bool(packing.by_panels())
+    assert any(weight.dim() > 2 for weight in weights) == bool(packing.panel_product())
 
 
 def test_other_precisions_are_left_alone(small_model: SmallModel) -> None:

@@ -191,7 +191,7 @@ def test_rotations(
         head_dim,
         rotated,
         pairs=form is _pairs,
-        apart=form is _in_turn,
+        interleaved=form is _in_turn,
         half_tables=small,
         wide=tables != "same",
         wide_tables=kind == torch.float32 != dtype,
@@ -297,7 +297,7 @@ def test_a_slice_with_a_gpus_kernels_computes_the_same(gpu: torch.device, family
     conversion = converted(family, torch.bfloat16, **changes)
     kind = conversion.classes[1]
     fused = fuse(kind.program, Fusing(merge=False, on_gpu=True))
-    assert fused.found == fuse(kind.program, Fusing(merge=False)).found
+    assert fused.counts == fuse(kind.program, Fusing(merge=False)).counts
     model = seeded(tiny(family, **changes)).bfloat16().to(gpu)
     middle = conversion.bind(model, "torch", gpu)[1]
     query, keyvalue, rest = fused.bind(gpu, *middle.weights)

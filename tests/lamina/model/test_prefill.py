@@ -10,7 +10,7 @@ import transformers
 
 from lamina.convert import BoundSlice, Conversion, StateMemory, convert
 from lamina.convert.prompt import prompt_source
-from lamina.model import Prefill, PromptRun, Some
+from lamina.model import Prefill, PromptRun, PromptTokens
 from lamina.model.prefill import Passed, causal
 
 # Of a layer: keys and values; or one tensor, where values are part of keys.
@@ -64,7 +64,7 @@ def through(
     """A prompt by itself, so many tokens a call."""
     alone = PromptRun(len(tokens))
     for some in tokens.split(chunk):
-        yield layers.call([Some(alone, some)], next(passed) if passed else None, deliver)
+        yield layers.call([PromptTokens(alone, some)], next(passed) if passed else None, deliver)
 
 
 def run(
@@ -113,11 +113,11 @@ def test_prompts_together_have_the_kv_of_each_alone(family: str, small_model: Sm
     runs = [PromptRun(len(text)) for text in texts]
     first, second, last = Collected(), Collected(), Collected()
     with torch.inference_mode():
-        layers.call([Some(runs[3], texts[3][:9])], None, first)
+        layers.call([PromptTokens(runs[3], texts[3][:9])], None, first)
         parts = [texts[0], texts[1], texts[3][9:31], texts[2]]
         order = [runs[0], runs[1], runs[3], runs[2]]
-        layers.call(list(map(Some, order, parts)), None, second)
-        layers.call([Some(runs[3], texts[3][31:])], None, last)
+        layers.call(list(map(PromptTokens, order, parts)), None, second)
+        layers.call([PromptTokens(runs[3], texts[3][31:])], None, last)
     assert [run.done for run in runs] == [23, 1, 17, 40]
     for layer, found in second.kv.items():
         of_each = [one.split([len(part) for part in parts]) for one in found]
@@ -141,10 +141,10 @@ def test_a_call_that_failed_is_made_again(small_model: SmallModel, tokens: torch
             raise MemoryError("no more")
 
     with torch.inference_mode():
-        layers.call([Some(alone, tokens[:20])], None, collected)
+        layers.call([PromptTokens(alone, tokens[:20])], None, collected)
         with pytest.raises(MemoryError):
-            layers.call([Some(other, tokens[:3]), Some(alone, tokens[20:])], None, fail)
-        layers.call([Some(alone, tokens[20:])], None, collected)
+            layers.call([PromptTokens(other, tokens[:3]), PromptTokens(alone, tokens[20:])], None, fail)
+        layers.call([PromptTokens(alone, tokens[20:])], None, collected)
     assert_same(collected.kv, run(conversion, model, tokens))
 
 

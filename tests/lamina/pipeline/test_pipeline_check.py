@@ -25,7 +25,7 @@ class Cluster:
     schedule: Schedule
     ranks: int = 1
     attention_workers: int = 1
-    kept: int = 10_000
+    limit: int = 10_000
     away: frozenset[tuple[int, int]] = frozenset()  # (batch, cycle) that a batch sits out
     seed: int = 0
     free: dict[int, int] = field(default_factory=lambda: defaultdict(int))  # by worker, and by batch
@@ -34,7 +34,7 @@ class Cluster:
         """The records of so many cycles."""
         schedule, draw = self.schedule, np.random.default_rng(self.seed)
         model_workers = schedule.places * self.ranks
-        recorders = [Recorder(self.kept) for _ in range(model_workers + self.attention_workers)]
+        recorders = [Recorder(self.limit) for _ in range(model_workers + self.attention_workers)]
         ready: dict[int, int] = defaultdict(int)
         done: dict[int, int] = defaultdict(int)  # iterations, by batch
         left = cycles * schedule.batches * schedule.slices
@@ -132,7 +132,7 @@ def test_nothing_recorded_is_nothing_wrong() -> None:
 @settings(deadline=None, max_examples=30)
 @given(clusters(), st.data())
 def test_any_piece_lost_in_the_middle_is_missed(cluster: Cluster, data: st.DataObject) -> None:
-    cluster.kept = 10_000
+    cluster.limit = 10_000
     cluster.away = frozenset()
     records = cluster.run()
     # Neither a cycle that a worker may have forgotten, nor one that may not have ended.

@@ -45,8 +45,8 @@ def noted(recorder: Recorder, lengths: list[int], slices: int = 3, batches: int 
     st.integers(1, 20),
     st.integers(1, 9),
 )
-def test_the_oldest_are_forgotten_and_sums_are_not(lengths: list[int], kept: int, rows: int) -> None:
-    recorder = Recorder(kept)
+def test_the_oldest_are_forgotten_and_sums_are_not(lengths: list[int], limit: int, rows: int) -> None:
+    recorder = Recorder(limit)
     noted_rows = noted(recorder, lengths)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_ROWS_A_MESSAGE", rows)
@@ -54,7 +54,7 @@ def test_the_oldest_are_forgotten_and_sums_are_not(lengths: list[int], kept: int
     assert [message.more for message in messages] == [True] * (len(messages) - 1) + [False]
     assert all(len(message.rows) <= rows for message in messages)
     records = gather(["one"], [0], [messages])
-    assert rows_of(records) == noted_rows[-kept:]
+    assert rows_of(records) == noted_rows[-limit:]
     assert records.busy_s.tolist() == [sum(lengths) / 1e9]
     sums: dict[tuple[int, int], int] = defaultdict(int)
     for batch, iteration, _, _, start, end in noted_rows:

@@ -325,7 +325,7 @@ def test_what_cannot_be_served_is_refused_and_leaves_nothing(fleet: Make, model:
         ("fleet-router-unknown", lambda: fleet(router="best")),
         ("fleet-last-instance", lambda: fleet(1).drain(0)),
         ("fleet-instance-unknown", lambda: two.drain(2)),
-        ("engine-worker-unknown", lambda: two.strike("instance 2")),
+        ("engine-worker-unknown", lambda: two.inject_fault("instance 2")),
         (
             "fleet-models-differ",
             lambda: Fleet([Engine(model, kv_tokens=50), Engine(model, kv_tokens=50, decode_only=True)]),

@@ -10,7 +10,7 @@ from made_outcome import outcome_of
 from laminabench.analysis.checksum import tokens_sha256
 from laminabench.analysis.faults import faults_of, in_all
 from laminabench.analysis.over_time import over_time
-from laminabench.runs.summary import Struck
+from laminabench.runs.summary import InjectedFault
 from laminabench.util.live_progress import FaultEvent
 
 
@@ -23,7 +23,7 @@ def test_the_dip_and_what_it_cost() -> None:
     found = outcome_of([0.01] * 10 + [0.5] + [0.04] * 2 + [0.01] * 70)
     strikes = [injected(0, "model 0", "kill", 0.105)]
     (row,) = faults_of(found, [a_fault(0.2, 0.4)], strikes, 30.0)
-    assert row.struck == [Struck(worker="model 0", how="kill", at_s=0.105)]
+    assert row.struck == [InjectedFault(worker="model 0", how="kill", at_s=0.105)]
     assert row.detection_s == pytest.approx(0.095)
     assert row.recovery_s == pytest.approx(0.2)
     assert row.tbt_before_ms == pytest.approx(10)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 import pytest
 
-from laminabench.catalog.cost_file import load_costs
-from laminabench.catalog.host import parse_host, with_host
+from laminabench.catalog.cost_file import load_costs, write_costs
+from laminabench.catalog.find_model import modelled
+from laminabench.catalog.host import parse_host, schedules_ahead, with_host
+from laminabench.catalog.server_host import ServerHost
 from laminabench.util.errors import UserError
+
+BAD_KEYS = ("x=3ms", "async=maybe", "out=5", "factor=0", "factor=nan", "vllm-0.18,x", "in=1ms=2ms")
 
 
 @pytest.mark.parametrize(
@@ -31,10 +37,50 @@ def test_a_host_of_one_s_own_leaves_the_set_its_gap() -> None:
     assert (host.per_step_s, host.gap_s) == pytest.approx((5e-3, 1e-3))
 
 
+def test_a_server_s_host_has_a_front_end_and_launches_that_follow_the_machine() -> None:
+    host = parse_host("vllm-0.18,factor=0.5")
+    assert isinstance(host, ServerHost)
+    assert (host.request_in_s, host.request_serial_s, host.out_s) == pytest.approx((2.75e-3, 2e-3, 2.85e-3))
+    launches = [host.launch_s(modelled(name)) for name in ("llama3-70b", "gpt-oss-120b", "deepseek-v3")]
+    assert launches == pytest.approx([3e-4, 7e-4, 9.5e-4])
+    assert schedules_ahead(host, False)
+    assert "fitted to TTFT" in host.origin.source
+    old = parse_host("vllm-0.12")
+    assert (old.per_step_s, old.per_request_s) == pytest.approx((1e-3, 60e-6))
+    assert not schedules_ahead(old, True)
+
+
+def test_keys_say_what_a_host_takes_and_when_it_schedules() -> None:
+    host = parse_host("2ms,in=1ms,serial=2ms,out=3ms,launch=40us,gap=5us,async=off")
+    assert isinstance(host, ServerHost)
+    found = (
+        host.per_step_s,
+        host.request_in_s,
+        host.request_serial_s,
+        host.out_s,
+        host.launch_latent_s,
+        host.gap_s,
+    )
+    assert found == pytest.approx((2e-3, 1e-3, 2e-3, 3e-3, 40e-6, 5e-6))
+    assert not schedules_ahead(host, True)
+    assert schedules_ahead(parse_host("2ms"), True)
+
+
+def test_a_set_s_file_may_have_a_server_s_host(tmp_path: Path) -> None:
+    costs = with_host(load_costs("vllm-0.14"), parse_host("2ms,out=3ms"))
+    write_costs(costs, tmp_path / "own.toml")
+    found = load_costs(str(tmp_path / "own.toml")).host
+    assert isinstance(found, ServerHost)
+    assert (found.per_step_s, found.out_s) == pytest.approx((2e-3, 3e-3))
+
+
 @pytest.mark.parametrize(
     ("text", "code"),
     [
-        *((text, "host-unreadable") for text in ("", "5", "ms", "1.2.3ms", "5ms,", "5ms,20us,1us", "-5ms")),
+        *(
+            (text, "host-unreadable")
+            for text in ("", "5", "ms", "1.2.3ms", "5ms,", "5ms,20us,1us", "-5ms", *BAD_KEYS)
+        ),
         *((text, "host-too-long") for text in ("61000ms", "1ms,70000ms")),
     ],
 )

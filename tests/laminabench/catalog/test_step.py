@@ -16,6 +16,7 @@ from laminabench.catalog.hardware import device
 from laminabench.catalog.importing.tables import tables_in
 from laminabench.catalog.importing.vllm_mixtures import vllm_experts
 from laminabench.catalog.layout import Layout
+from laminabench.catalog.routers import router_seconds
 from laminabench.catalog.step import decode_attention, model_step
 
 H200 = device("h200")
@@ -175,3 +176,22 @@ def test_a_device_at_another_price_is_measured_all_the_same():
         model_step(TODAY, shape, each, 2, [64]).experts_s[0] for each in (H200, cheap, fast)
     )
     assert here == there > faster
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rows", "us"),
+    [("fp32", 1, 3.75), ("fp32", 128, 34.5), ("fp32", 4096, 131.5), ("tf32", 128, 10.0)],
+)
+def test_routers_in_fp32_take_what_was_measured_by_size(dtype: str, rows: int, us: float) -> None:
+    (found,) = 1e6 * router_seconds(dtype, np.array([rows], np.float64), 256, 3072)
+    assert found == pytest.approx(us, rel=1e-3)
+
+
+def test_a_step_of_minimax_is_longer_by_its_routers() -> None:
+    shape, b200 = modelled("minimax-m2.5"), device("b200")
+    steps = [
+        model_step(TODAY, replace(shape, router_dtype=dtype), b200, 4, 64).gemm_s
+        for dtype in ("fp32", "tf32", "")
+    ]
+    assert steps[0] > steps[1] > steps[2]
+    assert steps[0] - steps[1] == pytest.approx(62 * (31.5e-6 - 0.5 * 18.71e-6), rel=1e-2)

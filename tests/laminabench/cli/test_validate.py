@@ -31,8 +31,27 @@ def test_loads_as_json_and_their_groups_kept(as_json: Any, tmp_path: Path, monke
     assert [each["concurrency"] for each in found["points"]] == [each.concurrency for each in few]
     assert all(each["errors_percent"]["tpot"] for each in found["points"])
     assert [group["what"] for group in found["groups"]] == ["gpt-oss-120b", "all"]
-    assert json.loads((tmp_path / "validation.json").read_text())["serving"] == {"groups": found["groups"]}
+    assert found["standings"][0]["role"] == "fit"
+    kept = json.loads((tmp_path / "validation.json").read_text())["serving"]
+    assert kept == {name: found[name] for name in ("groups", "standings")}
     assert (tmp_path / "serving.svg").is_file()
+
+
+def test_loads_of_a_file_are_judged_in_place_of_the_table(as_json: Any, shell: Any, tmp_path: Path) -> None:
+    columns = (
+        "system,model_path,backend_version,precision,isl,osl,batch_size,tp_size,attention_dp_size,moe_tp_size,"
+        "moe_ep_size,silicon_ttft_ms,silicon_tpot_ms,concurrency,measured"
+    )
+    file = tmp_path / "rows.csv"
+    row = "h200_sxm,openai/gpt-oss-120b,0.10.2,fp4,1024,1024,8,1,1,1,1,105.9,9.059,8,2025-11-02"
+    file.write_text(f"{columns}\n{row}\n")
+    found = as_json("validate", "--rows", str(file))["serving"]
+    assert [each["role"] for each in found["standings"]] == ["judge", "judge"]
+    assert found["standings"][0]["loads"] == 1
+    file.write_text(f"{columns}\n{row.replace('fp4', 'fp3')}\n")
+    code, _, err = shell("validate", "--rows", str(file))
+    assert code == 2
+    assert "no settings are known of gpt-oss-120b in fp3" in err
 
 
 def test_a_recording_of_one_s_own_is_predicted_drawn_and_kept(as_json: Any, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from browsing import chromium
 from laminabench.render.report import report, write_page
 from laminabench.render.shown import shown
 from laminabench.runs.read import Run
-from laminabench.runs.summary import FaultCost, Struck
+from laminabench.runs.summary import FaultCost, InjectedFault
 from laminabench.sim.outcome import Outcome
 from laminabench.util.json import to_json
 
@@ -25,7 +25,7 @@ HOSTILE = "</script><script>window.hacked=1</script><img src=x onerror=window.ha
 FAULT = FaultCost(
     workers=["attention 0"],
     why="attention 0 has ended",
-    struck=[Struck(worker="attention 0", how="kill", at_s=0.4)],
+    struck=[InjectedFault(worker="attention 0", how="kill", at_s=0.4)],
     noticed_s=0.5,
     detection_s=0.1,
     recovery_s=0.2,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,7 @@ import pytest
 import sim_prompt_reference
 import sim_reference
 from hypothesis import event, given
-from sim_cases import arguments, in_ticks, native
+from sim_cases import arguments, in_ticks, native, random_arguments
 from sim_drawn import TABLES, cases, differences, drawn, prompted_cases
 
 
@@ -218,3 +220,74 @@ def test_memory_of_those_who_end_together_comes_back_in_the_order_of_their_batch
     result = in_ticks(native(**given_))
     assert not differences(in_ticks(sim_prompt_reference.run(**given_)), result)
     assert result["prompts"]["prompt_tokens"] == [8, 0, 7, 0]
+
+
+def test_a_closed_request_is_sent_when_its_client_has_an_answer_and_waits_for_the_front_end() -> None:
+    # An iteration takes 100. The first two are there at 4 + 5 and 8 + 5: the first iteration has one of them.
+    given_ = arguments(
+        prompt=[1] * 3,
+        output=[1, 2, 1],
+        mode="closed",
+        concurrency=2,
+        costs={"last_slice": 100, "request_serial": 4, "request_in": 5, "out": 7},
+    )
+    requests = as_the_reference(**given_)["requests"]
+    assert requests["arrival_s"] == [0, 0, 9 + 100 + 7]
+    assert requests["first_token_s"] == [9 + 100 + 7, 209 + 7, 309 + 7]
+    assert requests["finished_s"] == [116, 316, 316]
+
+
+PROMPTS = {"per_row": 0.0, "per_pair": 0.0, "per_token": 0.0, "fixed": 0, "head": np.zeros(101, int)}
+
+
+def with_prompts(**costs: Any) -> dict[str, Any]:
+    """Two prompts of 10, one after the other, in iterations that take 100."""
+    given_ = arguments(
+        prompt=[10, 10, 10],
+        output=[2, 4, 1],
+        mode="closed",
+        concurrency=2,
+        prompt_budget=50,
+        tokens_per_pool=1000,
+        costs={"last_slice": 100, "prompts": PROMPTS, **costs},
+    )
+    tables = in_ticks(native(**given_))
+    assert not differences(in_ticks(sim_prompt_reference.run(**given_)), tables)
+    return tables
+
+
+def test_an_asynchronous_host_lets_a_closed_request_wait_for_a_whole_iteration() -> None:
+    waits, at_once = (with_prompts(host_async=lags)["requests"] for lags in (True, False))
+    assert waits["arrival_s"] == at_once["arrival_s"] == [0, 0, 200]
+    assert at_once["first_token_s"][2] == 300
+    assert waits["first_token_s"][2] == 400
+
+
+@pytest.mark.parametrize(
+    ("host_async", "graph_rows", "ends"),
+    # Prompts of 20 rows, then one of 11 beside a decoding request: in the third iteration or, of an
+    # asynchronous host, in the fourth, whose launches begin with the third.
+    [
+        (False, 20, [100, 200, 300, 400]),
+        (False, 11, [350, 450, 550, 650]),
+        (False, 0, [350, 450, 800, 900]),
+        (True, 0, [350, 450, 550, 800]),
+    ],
+)
+def test_launches_hold_up_iterations_with_prompts_that_are_in_no_graph(
+    host_async: bool, graph_rows: int, ends: list[int]
+) -> None:
+    tables = with_prompts(host_async=host_async, graph_rows=graph_rows, launch=350)
+    iterations = tables["iterations"]
+    found = [a + b for a, b in zip(iterations["start_s"], iterations["duration_s"], strict=True)]
+    assert found[:4] == ends
+    assert iterations["host_s"][0] == (250 if ends[0] == 350 else 0)
+
+
+def test_without_a_front_end_and_launches_all_is_as_it_was_before_there_were_any() -> None:
+    # The digest is of the simulator before closed requests were sent by clients.
+    digest = sha256()
+    for seed in range(40):
+        tables = in_ticks(native(**random_arguments(seed, mode=("closed", "open", "saturate")[seed % 3])))
+        digest.update(json.dumps(tables, sort_keys=True).encode())
+    assert digest.hexdigest().startswith("8d5fd8287c6dd40b")

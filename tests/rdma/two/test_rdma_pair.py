@@ -1,4 +1,4 @@
-"""What docs/fhbn.md asks to be run first on two machines with RDMA NICs."""
+"""What docs/rdma.md asks to be run first on two machines with RDMA NICs."""
 
 from __future__ import annotations
 

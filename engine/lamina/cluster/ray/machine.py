@@ -1,4 +1,4 @@
-"""Many machines as the front end has them: workers are actors of a Ray cluster."""
+"""A Ray cluster as the front end's machine: workers are actors."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from lamina.cluster.ray.slots import (
 from lamina.pipeline.options import EngineError, ModelFacts
 
 END_S = 5.0
-# A worker whose engine was closed has hung up and is about to say so.
+# A worker whose engine was closed has disconnected and is about to end.
 _GOODBYE_S = 0.2
-_KEPT_TEXTS = 20
+_MOST_TEXTS = 20
 
 
 @dataclass
 class _Started:
-    """A worker: its actor is at this until it ends."""
+    """A running worker and its slot."""
 
     config: WorkerConfig
     slot: Slot
@@ -73,7 +73,7 @@ class RayMachine:
 
     @property
     def host(self) -> str:
-        """Where the front end has to listen, so that workers reach it."""
+        """The address on which the front end listens for workers."""
         self._require_open()
         return own_host()
 
@@ -85,11 +85,11 @@ class RayMachine:
         return list(range(layout.workers))
 
     def free_bytes(self) -> int:
-        """No limit here: each node is looked at when workers start there."""
+        """Return no limit: each node is checked when workers start there."""
         return sys.maxsize
 
     def free_on(self, devices: Collection[str]) -> dict[str, int]:
-        """Workers in a cluster are on CPUs."""
+        """Return nothing: workers in a cluster are on CPUs."""
         if devices:
             raise EngineError(
                 "ray-gpu", f"workers on Ray run on CPUs, not on {min(devices)}: leave out what they are on"
@@ -101,15 +101,15 @@ class RayMachine:
         return ModelFacts.of(self._models.conversion(model))
 
     def start(self, model: ModelSource, configs: Sequence[WorkerConfig]) -> list[int]:
-        """Workers; what they are called from now on. One that takes over comes into a bundle that is free.
+        """Start workers and return their handles; a replacement uses a free bundle.
 
-        Nodes load what they need of the model.
+        Nodes load the parts of the model that they need.
         """
         self._require_open()
         try:
             return self._start(model, configs)
         except ActorLostError:
-            # On a node that had gone without Ray's knowing; now it does, and looks for another place.
+            # The node was lost and Ray did not know; now it chooses another one.
             return self._start(model, configs)
 
     def _start(self, model: ModelSource, configs: Sequence[WorkerConfig]) -> list[int]:
@@ -120,11 +120,11 @@ class RayMachine:
             spots: list[Spot] = answers(names, [slot.actor.look.remote(model) for slot in slots])
             require_version(names, spots)
             require_memory(self.convert(model), configs, spots)
-            asked = [
+            pending = [
                 slot.actor.prepare.remote(model, config.kind)
                 for slot, config in zip(slots, configs, strict=True)
             ]
-            for name, spot, refused in zip(names, spots, answers(names, asked), strict=True):
+            for name, spot, refused in zip(names, spots, answers(names, pending), strict=True):
                 if refused:
                     raise EngineError(
                         "worker-start-failed", f"{name} did not start on {spot.host}: {refused}"
@@ -133,7 +133,7 @@ class RayMachine:
             for slot in slots:
                 empty(slot)
             raise
-        placed = at_home(configs, spots, self._cores, spans=own_host() != LOOPBACK)
+        placed = placed_on_nodes(configs, spots, self._cores, spans=own_host() != LOOPBACK)
         return [self._run(model, *item) for item in zip(placed, slots, spots, strict=True)]
 
     def _run(self, model: ModelSource, config: WorkerConfig, slot: Slot, spot: Spot) -> int:
@@ -147,19 +147,19 @@ class RayMachine:
             return
         self._settle(handles, _GOODBYE_S)
         for handle in handles:
-            self.strike(handle, "kill")
+            self.inject_fault(handle, "kill")
         self._settle(handles, END_S)
         for handle in handles:
             if self._started[handle].status is None:
-                # Its node does not answer: what it may still do has no effect.
+                # Its node does not answer: the worker can have no effect any more.
                 self._end(self._started[handle], KILLED, "Ray has no news of its end")
 
     def runs(self, handle: int) -> bool:  # noqa: ARG002
-        """Of a process on another machine it is not known: it is waited for as for one that has no core."""
+        """Return True: whether a process on another machine runs is unknown, so callers yield."""
         return True
 
-    def strike(self, handle: int, how: str) -> None:
-        """Do a worker harm, to see what comes of it: "kill" it. Ray cannot "stop" one."""
+    def inject_fault(self, handle: int, how: str) -> None:
+        """Inject a fault into a worker: "kill" it. Ray cannot "stop" one."""
         if how != "kill":
             raise EngineError(
                 "ray-harm-unknown", f"workers on Ray can be killed, and nothing else ({how}) be done to them"
@@ -169,7 +169,7 @@ class RayMachine:
             installed().kill(started.slot.actor, no_restart=True)
 
     def ends(self, handles: Sequence[int]) -> dict[int, int]:
-        """How those of them that have ended did: as subprocess counts, below 0 is the signal that did it."""
+        """Return the exit status of ended workers, as subprocess: negative for a signal."""
         self._require_open()
         self._settle(handles, 0)
         result = {handle: self._started[handle].status for handle in handles}
@@ -179,7 +179,7 @@ class RayMachine:
         return [self._started[handle].spot for handle in handles]
 
     def errors(self) -> str:
-        """What workers that failed have written, the last one's at the end."""
+        """Return the output of failed workers, the last one's at the end."""
         return "\n".join(self._texts)
 
     def _settle(self, handles: Sequence[int], wait_s: float) -> None:
@@ -198,7 +198,7 @@ class RayMachine:
             started.status = status
         self._cores[started.spot.kernel, started.config.core] -= 1
         if text:
-            self._texts = [*self._texts, text][-_KEPT_TEXTS:]
+            self._texts = [*self._texts, text][-_MOST_TEXTS:]
         if status == 0:
             started.slot.busy = False  # its actor waits for the next worker
         else:
@@ -225,7 +225,7 @@ class RayMachine:
 
 
 def _finish(slots: Slots) -> None:
-    """It has no reference to the machine: it may have been forgotten, and Ray may have ended before."""
+    """Release slots without a reference to the machine; Ray may have ended before."""
     if installed().is_initialized():
         try:
             slots.release()
@@ -245,7 +245,7 @@ def require_version(names: Sequence[str], spots: Sequence[Spot]) -> None:
 
 
 def require_memory(facts: ModelFacts, configs: Sequence[WorkerConfig], spots: Sequence[Spot]) -> None:
-    """What does not fit on a node is refused before it is loaded there."""
+    """Raise EngineError if workers do not fit in their nodes' memory, before they are loaded."""
     needs: defaultdict[str, float] = defaultdict(float)
     names: defaultdict[str, list[str]] = defaultdict(list)
     for config, spot in zip(configs, spots, strict=True):
@@ -270,15 +270,15 @@ def require_memory(facts: ModelFacts, configs: Sequence[WorkerConfig], spots: Se
             )
 
 
-def at_home(
+def placed_on_nodes(
     configs: Sequence[WorkerConfig], spots: Sequence[Spot], cores: Counter[tuple[str, int]], *, spans: bool
 ) -> list[WorkerConfig]:
-    """With cores of their nodes, which are noted in `cores`, and addresses where hosts are several."""
+    """Return configs with cores of their nodes, counted in `cores`, and with hosts if there are several."""
     placed, shared = [], False
     for config, spot in zip(configs, spots, strict=True):
         core = min(spot.cores, key=lambda one: (cores[spot.kernel, one], one))
         cores[spot.kernel, core] += 1
         shared |= cores[spot.kernel, core] > 1
         placed.append(replace(config, core=core, host=spot.host) if spans else replace(config, core=core))
-    # Where workers share a core, one that looks keeps another one from working.
+    # Workers that share a core must not spin.
     return [replace(config, spin_s=0.0) for config in placed] if shared else placed

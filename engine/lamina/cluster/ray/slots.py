@@ -1,4 +1,4 @@
-"""Room for workers in a Ray cluster, a bundle of a placement group for each, and the actors there."""
+"""Slots for workers in a Ray cluster: bundles of placement groups, and their actors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from lamina.pipeline.options import EngineError
 
 @dataclass(frozen=True)
 class Spot:
-    """Where an actor is, and what there is."""
+    """The node of an actor and its resources."""
 
     version: str  # of the package on its node
     host: str
@@ -40,7 +40,7 @@ class Spot:
 
 
 class RayWorker:
-    """What the actor can be asked for. Ray calls one method at a time, in the process's main thread."""
+    """The actor of a worker; Ray calls one method at a time, in the process's main thread."""
 
     def __init__(self) -> None:
         self._models = Models()
@@ -62,7 +62,7 @@ class RayWorker:
         )
 
     def prepare(self, model: ModelSource, kind: str) -> str | None:
-        """Load what a worker of this kind has of the model; or why that cannot be."""
+        """Load a worker's part of the model; return why that failed, or None."""
         try:
             if has_weights(kind):
                 self._models.weights(model)
@@ -70,11 +70,11 @@ class RayWorker:
             return str(error) or type(error).__name__
         except Exception as error:
             return f"{type(error).__name__}: {error}"
-        gc.freeze()  # torch and the model stay: going through them takes most of a second
+        gc.freeze()  # torch and the model stay: collecting them takes most of a second
         return None
 
     def run(self, config: WorkerConfig, model: ModelSource, attended: Attended) -> tuple[int, str]:
-        """A worker's life; the status that it ends with, and why.
+        """Run a worker; return its exit status and message.
 
         What an attention worker has of the model is sent: it loads nothing of it, nor transformers.
         """
@@ -96,7 +96,7 @@ class RayWorker:
 
 
 def has_weights(kind: str) -> bool:
-    """Whether such a worker computes with the model: an attention worker has only to know its shape."""
+    """Return whether a kind of worker needs weights; attention workers need only the model's shape."""
     return kind != "attention"
 
 
@@ -110,14 +110,14 @@ _START = "start one with `ray start --head` (or `ray start --address` on more no
 
 
 class Session:
-    """Ray as all machines of this process share it."""
+    """Ray's connection, shared by all machines of this process."""
 
     def __init__(self) -> None:
         self._machines = 0
         self._joined_here = False
 
     def join(self, address: str) -> None:
-        """Once for each machine. If Ray is initialised in this process already it is used as it is."""
+        """Connect once per machine; an already initialised Ray is used unchanged."""
         ray = installed()
         if not ray.is_initialized():
             _require_address(address)
@@ -132,7 +132,7 @@ class Session:
         self._machines += 1
 
     def leave(self) -> None:
-        """Once for each machine that has joined."""
+        """Disconnect once per machine that has joined."""
         self._machines -= 1
         if self._machines == 0 and self._joined_here:
             self._joined_here = False
@@ -143,7 +143,7 @@ SESSION = Session()
 
 
 def installed() -> Any:
-    """Ray, or an EngineError. It is imported only where it is needed."""
+    """Import and return Ray, or raise EngineError."""
     try:
         import ray
     except ImportError as error:
@@ -155,7 +155,7 @@ def installed() -> Any:
 
 
 def own_host() -> str:
-    """Where this process listens for workers: on its node's address if there are nodes with another one."""
+    """Return the address to listen on for workers: the node's if there are other nodes, else loopback."""
     hosts = {node["NodeManagerAddress"] for node in alive_nodes()}
     own: str = installed().util.get_node_ip_address()
     return own if hosts - {own} else LOOPBACK
@@ -166,7 +166,7 @@ def alive_nodes() -> list[dict[str, Any]]:
 
 
 def _require_address(address: str) -> None:
-    """Ray would start a cluster of its own, or try for minutes to reach one that is not there."""
+    """Raise EngineError unless a cluster listens; Ray would start its own or retry for minutes."""
     if address == "auto":
         address = os.environ.get("RAY_ADDRESS", address)
     if address in ("", "local"):
@@ -193,19 +193,19 @@ def _require_address(address: str) -> None:
         ) from error
 
 
-# What nodes offer to each kind of worker; a core where no node offers that.
+# Custom resource for each kind of worker; a CPU if no node has it.
 RESOURCES = {"model": "compute_gpu", "prefill": "compute_gpu", "attention": "memory_gpu"}
 CPU = "CPU"
-# A process, torch, and the model: on a busy node some minutes.
+# Starting a process, torch and the model takes minutes on a busy node.
 START_S = 300.0
 KILLED = -int(signal.SIGKILL)
-# What others have just given back is free a moment later.
+# Resources released by others become free a moment later.
 _ROOM_S = 10.0
 
 
 @dataclass(eq=False)
 class Slot:
-    """A bundle, and the actor in it."""
+    """A bundle and its actor."""
 
     group: Any
     index: int
@@ -216,14 +216,14 @@ class Slot:
 
 @dataclass
 class Slots:
-    """All that one machine has reserved."""
+    """All bundles that one machine has reserved."""
 
     slots: list[Slot] = field(default_factory=list)
     groups: list[Any] = field(default_factory=list)
     taking: threading.Lock = field(default_factory=threading.Lock)
 
     def take(self, kinds: Sequence[str]) -> list[Slot]:
-        """A slot for each worker: those that have an actor first, reserved ones next, new ones at last."""
+        """Return a slot for each worker: first those with an actor, then reserved ones, then new ones."""
         with self.taking:
             resources = [self.resource_of(kind) for kind in kinds]
             chosen = [self._idle(resource) for resource in resources]
@@ -231,11 +231,11 @@ class Slots:
             fresh: list[Slot] = []
             try:
                 if lacking:
-                    # At once, where no waiting would help.
+                    # Fails immediately if waiting would not help.
                     require_room([*(slot.resource for slot in self.slots), *lacking])
                     fresh += self._reserve(lacking)
                 taken = [*filter(None, chosen), *fresh]
-                # Ray looks for another place for bundles whose node has gone.
+                # Ray reschedules bundles of lost nodes.
                 if not all(group.wait(_ROOM_S) for group in {slot.group for slot in taken}):
                     raise _no_room(resources)
             except BaseException:
@@ -247,7 +247,7 @@ class Slots:
             return [slot or next(rest) for slot in chosen]
 
     def resource_of(self, kind: str) -> str:
-        """What a worker of this kind takes one of: it stays so when the last node that offers it has gone."""
+        """Return the resource of a kind of worker; it does not change when the last node with it is lost."""
         wanted = RESOURCES[kind]
         offered = any(wanted in node["Resources"] for node in alive_nodes())
         return wanted if offered or any(slot.resource == wanted for slot in self.slots) else CPU
@@ -261,8 +261,7 @@ class Slots:
         return slot
 
     def _reserve(self, resources: list[str]) -> list[Slot]:
-        # Of kinds of devices the ranks of a replica are better off close to each other; cores may be
-        # anywhere.
+        # Ranks of a replica on devices should be close to each other; cores may be anywhere.
         strategy = "SPREAD" if CPU in resources else "PACK"
         bundles = [{name: 1} for name in resources]
         group = installed().util.placement_group(bundles, strategy=strategy)
@@ -289,9 +288,9 @@ class Slots:
 
 
 def require_room(resources: Sequence[str]) -> None:
-    """An EngineError if the cluster would not have enough even if nothing else used it."""
+    """Raise EngineError if the cluster lacks resources even if nothing else used it."""
     wanted, nodes = Counter(resources), alive_nodes()
-    # A worker is on one node: two halves are none.
+    # A worker needs one node: fractions on two nodes do not count.
     there = {name: sum(math.floor(node["Resources"].get(name, 0)) for node in nodes) for name in wanted}
     if any(count > there[name] for name, count in wanted.items()):
         known = "nodes offer neither compute_gpu nor memory_gpu: " if set(wanted) == {CPU} else ""
@@ -317,7 +316,7 @@ def _counted(resources: Any) -> str:
 
 
 class ActorLostError(EngineError):
-    """An actor has ended, or never begun."""
+    """An actor has ended or did not start."""
 
 
 def fill(slots: Sequence[Slot]) -> None:
@@ -334,14 +333,14 @@ def fill(slots: Sequence[Slot]) -> None:
 
 
 def empty(slot: Slot) -> None:
-    """End its actor: it is of no use any more."""
+    """End a slot's actor."""
     if slot.actor is not None:
         installed().kill(slot.actor, no_restart=True)
     slot.actor, slot.busy = None, False
 
 
 def answers(names: Sequence[str], calls: Sequence[Any]) -> list[Any]:
-    """All of them; an EngineError naming the first worker that cannot answer."""
+    """Return all results; raise EngineError for the first worker that cannot answer."""
     ray = installed()
     _, late = ray.wait(calls, num_returns=len(calls), timeout=START_S)
     if late:
@@ -379,6 +378,6 @@ def outcome(run: Any) -> tuple[int, str]:
 
 
 def _reason(error: BaseException) -> str:
-    """The last line of Ray's that is not empty."""
+    """Return the last line of Ray's message that is not empty."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__

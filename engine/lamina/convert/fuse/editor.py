@@ -1,4 +1,4 @@
-"""A program while its instructions are exchanged for others."""
+"""An editable program: instructions that can be replaced."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import torch
 from lamina.convert.program import Collective, Instruction, Name, Piece, Program, Spec, States
 
 _aten = torch.ops.aten
-# What they do is more than their result.
+# Operators with side effects.
 _DOES = (States.write, Collective.all_reduce, Collective.all_gather)
 
 
 class Editor:
-    """The pieces' instructions, with who makes and who uses a value."""
+    """The instructions of all pieces, with the maker and users of each value."""
 
     def __init__(self, program: Program, kernels: ModuleType) -> None:
-        """`kernels`: those that there are."""
+        """Index a program; `kernels` is the module of native operators for the device."""
         self.program, self.kernels = program, kernels
         self.code = [list(piece.instructions) for piece in program.pieces]
         self.specs = dict(program.specs)
@@ -40,7 +40,7 @@ class Editor:
                     self._users.setdefault(name, []).append(one)
 
     def maker(self, name: object, *ops: Any) -> Instruction | None:
-        """What makes a value, if it is one of these operators."""
+        """Return the instruction that makes a value, if it is one of these operators."""
         one = self.made.get(name) if isinstance(name, Name) else None
         return one if one is not None and one.op in ops else None
 
@@ -48,12 +48,12 @@ class Editor:
         return self._users.get(name, [])
 
     def only_user(self, name: Name, *ops: Any) -> Instruction | None:
-        """What alone uses a value, if it is one of these operators."""
+        """Return the only user of a value, if it is one of these operators."""
         users = self.users(name)
         return users[0] if len(users) == 1 and name not in self.gives and users[0].op in ops else None
 
     def spec(self, name: object) -> Spec | None:
-        """Of a tensor; None for whatever else it is."""
+        """Return the spec of a tensor; None for anything else."""
         return self.specs.get(name) if isinstance(name, Name) else None
 
     def fresh(self, stem: str) -> Name:
@@ -63,10 +63,10 @@ class Editor:
         return name
 
     def replace(self, old: Instruction, new: Iterable[Instruction], drop: Iterable[Instruction] = ()) -> None:
-        """Put instructions in the place of one, and leave out others, whose results they make, too."""
+        """Replace one instruction with others, and remove `drop`, whose results the new ones make."""
         number = self.piece_of[old.result]
-        gone = {one.result for one in drop}
-        code = [one for one in self.code[number] if one.result not in gone or one is old]
+        dropped = {one.result for one in drop}
+        code = [one for one in self.code[number] if one.result not in dropped or one is old]
         at = code.index(old)
         code[at : at + 1] = new
         self.code[number] = code
@@ -75,8 +75,8 @@ class Editor:
                 self.specs[one.result] = one.spec
         self._index()
 
-    def taken(self, pair: Name, results: Iterable[Instruction]) -> list[Instruction]:
-        """The members of a tuple, under the names of results that they are exchanged for."""
+    def members(self, pair: Name, results: Iterable[Instruction]) -> list[Instruction]:
+        """Return instructions that take the members of a tuple, named as the results they replace."""
         return [
             Instruction(one.result, getitem, (pair, number), {}, one.spec)
             for number, one in enumerate(results)
@@ -85,22 +85,22 @@ class Editor:
     def drop_unused(self) -> None:
         live = set(self.gives)
         for number in reversed(range(len(self.code))):
-            kept = []
+            rest = []
             for one in reversed(self.code[number]):
                 if one.result in live or one.op in _DOES:
-                    kept.append(one)
+                    rest.append(one)
                     live.update(one.uses())
-            self.code[number] = kept[::-1]
+            self.code[number] = rest[::-1]
         self._index()
 
     def join_first(self) -> None:
-        """Run the first two pieces together: their products may then be one."""
+        """Merge the first two pieces, so that their products can be merged."""
         self.code[0] += self.code[1]
         self.code[1] = []
         self._index()
 
     def written(self, weights: Iterable[Any]) -> Program:
-        """The program as it has become."""
+        """Return the edited program."""
         pieces = tuple(
             Piece(piece.name, tuple(code), piece.gives)
             for piece, code in zip(self.program.pieces, self.code, strict=True)

@@ -1,4 +1,4 @@
-"""A slice's program as one device runs it: native operators, and a CPU's products of one value together."""
+"""Rewrite of a slice's program for one device: native operators and, on a CPU, merged products."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lamina.convert.program import Instruction, Name, Program
 
 
 class Fusing(NamedTuple):
-    """What is done beside operators: products of one value become one, q waits for k and v."""
+    """Options of fusing: merge products of one value, join q with k and v, use GPU kernels."""
 
     merge: bool = True
     join: bool = False
@@ -30,11 +30,11 @@ class Fusing(NamedTuple):
 
 @dataclass(frozen=True)
 class Fused:
-    """A program that computes the same, on a CPU to the last bit, and the weights that it is given."""
+    """A rewritten program with the same results, on a CPU bitwise, and how its weights are made."""
 
     program: Program
     merged: Merged
-    found: dict[str, int]
+    counts: dict[str, int]
     weights_before: tuple[Name, ...] = field(repr=False)
 
     @cached_property
@@ -43,42 +43,42 @@ class Fused:
 
     @cached_property
     def bind(self) -> Any:
-        """As of a slice's class."""
+        """Compiled source, as `SliceClass.bind`."""
         return self.code.function("bind", "<fused slice>")
 
     def made_of(self) -> tuple[tuple[int, ...], ...]:
-        """For each of its weights, the numbers of those of the original program that are in it."""
+        """Return, for each weight, the numbers of the original program's weights that it contains."""
         at = {name: number for number, name in enumerate(self.weights_before)}
         parts = (self.merged.get(value.name, (value.name,)) for value in self.program.weights)
         return tuple(tuple(at[name] for name in names) for names in parts)
 
     def ready(self, weights: Sequence[Tensor]) -> list[Tensor]:
-        """Its weights, of those of the original program."""
+        """Return this program's weights, made of the original program's."""
         made: list[Tensor] = []
         for value, numbers in zip(self.program.weights, self.made_of(), strict=True):
             parts = [weights[number] for number in numbers]
-            whole = parts[0] if len(parts) == 1 else torch.cat(parts)
-            whole = whole.contiguous() if whole.dim() == 1 else whole
-            made.append(packed(self.program, value.name, whole, native=True))
+            weight = parts[0] if len(parts) == 1 else torch.cat(parts)
+            weight = weight.contiguous() if weight.dim() == 1 else weight
+            made.append(packed(self.program, value.name, weight, native=True))
         return made
 
 
 def fuse(program: Program, how: Fusing) -> Fused:
-    """Put native operators where their patterns are."""
+    """Replace patterns in a program with native operators."""
     editor = Editor(program, gpu_kernels if how.on_gpu else kernels)
     if how.join and len(program.pieces) > 1:
         editor.join_first()
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for step in (fuse_norms, fuse_rotations, fuse_gates):
-        found |= step(editor)
+        counts |= step(editor)
         editor.drop_unused()
     merged: Merged = {}
     weights = list(program.weights)
     if how.merge:
         weights, merged = merge_products(editor)
-        found["merged products"] = sum(len(parts) for name, parts in merged.items() if _matrix(editor, name))
+        counts["merged products"] = sum(len(parts) for name, parts in merged.items() if _matrix(editor, name))
     before = tuple(value.name for value in program.weights)
-    return Fused(editor.written(weights), merged, found, before)
+    return Fused(editor.written(weights), merged, counts, before)
 
 
 def _matrix(editor: Editor, name: Name) -> bool:
@@ -94,8 +94,8 @@ _ACTIVATIONS: dict[Any, Any] = {
 
 
 def fuse_gates(editor: Editor) -> dict[str, int]:
-    """Put one instruction in the place of each; how many there were."""
-    found = 0
+    """Replace each gated activation with one instruction; return how many there were."""
+    count = 0
     for code in [*editor.code]:
         for product in code:
             if product.op is not _aten.mul.Tensor or product.kwargs:
@@ -106,15 +106,15 @@ def fuse_gates(editor: Editor) -> dict[str, int]:
                     op = _op(editor, active)
                     new = Instruction(product.result, op, (active.args[0], up), {}, product.spec)
                     editor.replace(product, [new])
-                    found += 1
+                    count += 1
                     break
-    return {"gated activation": found}
+    return {"gated activation": count}
 
 
 def _fits(editor: Editor, product: Instruction, active: Instruction, up: object) -> bool:
     specs = [editor.spec(active.args[0]), active.spec, editor.spec(up), product.spec]
-    alike = all(one is not None and one == specs[0] for one in specs)
-    if not alike or product.spec is None or not isinstance(up, Name):
+    identical = all(one is not None and one == specs[0] for one in specs)
+    if not identical or product.spec is None or not isinstance(up, Name):
         return False
     return bool(editor.kernels.has_gate(product.spec.dtype, product.spec.dims[-1], _activation_of(active)))
 
@@ -131,5 +131,5 @@ def _activation_of(active: Instruction) -> Any:
 
 @cache
 def _activation(op: Any, options: tuple[tuple[str, Any], ...]) -> Any:
-    """One object for all of its uses, by which the table is found again."""
+    """Return one object for all uses, since the table of an activation is cached by it."""
     return partial(_ACTIVATIONS[op], **dict(options))

@@ -1,6 +1,6 @@
-"""What stands for several of torch's operators on a GPU: kernels over a batch's rows, as `kernels` has them.
+"""Fused GPU operators for slices, with the functions of `kernels`.
 
-Each rounds as torch does, step by step; sums are added up in another order than torch's.
+Each rounds like torch after every step; sums are computed in another order than torch's.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lamina import gpu
 from lamina.convert.fuse.kernels import HALVES
 from lamina.convert.packing import by_batch_rows, by_rows
 
-_ALIGNMENT, _MOST_BYTES = 16, 1 << 15  # of what a thread moves, and of a row that is normed
+_ALIGNMENT, _MOST_BYTES = 16, 1 << 15  # of a thread's access; of a row that is normed
 _GELU = nn.functional.gelu
 _ACTIVATIONS: dict[tuple[Any, frozenset[tuple[str, Any]]], int] = {
     (nn.functional.silu, frozenset()): 0,
@@ -42,18 +42,18 @@ class _Rotary(ctypes.Structure):
         (name, ctypes.c_int32)
         for name in (
             *("dtype", "heads", "head_dim", "rotated"),
-            *("pairs", "apart", "half_tables", "wide", "wide_tables"),
+            *("pairs", "interleaved", "half_tables", "wide", "wide_tables"),
         )
     )
 
 
 def has_norm(dtype: torch.dtype, width: object) -> bool:
-    """Whether such rows can be normed."""
+    """Return whether rows of this width can be normed."""
     return isinstance(width, int) and _moves(dtype, width) and width * dtype.itemsize <= _MOST_BYTES
 
 
 def _moves(dtype: torch.dtype, width: object) -> bool:
-    """Whether threads can move such rows."""
+    """Return whether rows of this width divide into a thread's accesses."""
     return isinstance(width, int) and not width * dtype.itemsize % _ALIGNMENT
 
 
@@ -61,18 +61,18 @@ def _moves(dtype: torch.dtype, width: object) -> bool:
 def norm(
     dtype: torch.dtype, width: int, eps: float, *, centred: bool, rounds_first: bool, wide_weight: bool
 ) -> tuple[Callable[..., Tensor], Callable[..., tuple[Tensor, Tensor]]]:
-    """As that of a CPU."""
+    """Return the functions of `kernels.norm` for a GPU."""
     shape = ctypes.byref(_Norm(gpu.DTYPES[dtype], width, eps, centred, rounds_first, wide_weight))
 
     def run(
         x: Tensor, weight: Tensor | None, added: Tensor | None = None, total: Tensor | None = None
     ) -> Tensor:
-        x, apart = by_batch_rows(_aligned(x))
+        x, stride = by_batch_rows(_aligned(x))
         out = x.new_empty(x.shape)
         others = (added, total, None if weight is None else _aligned(weight))
         pointers = [None if one is None else one.data_ptr() for one in others]
         gpu.launch(
-            "norm", x.device, shape, x.data_ptr(), prod(x.shape[1:-1]), apart * dtype.itemsize, *pointers,
+            "norm", x.device, shape, x.data_ptr(), prod(x.shape[1:-1]), stride * dtype.itemsize, *pointers,
             out.data_ptr(), x.numel() // width,
         )  # fmt: skip
         return out
@@ -90,9 +90,9 @@ def norm(
 
 @cache
 def rotary(dtype: torch.dtype, heads: int, head_dim: int, rotated: int, **how: bool) -> Callable[..., Tensor]:
-    """As that of a CPU."""
+    """Return the function of `kernels.rotary` for a GPU."""
     shape = ctypes.byref(_Rotary(gpu.DTYPES[dtype], heads, head_dim, rotated, **how))
-    of_table = (torch.float32 if how["wide_tables"] else dtype).itemsize
+    table_size = (torch.float32 if how["wide_tables"] else dtype).itemsize
 
     def rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         x = x if x.stride(-1) == 1 else x.contiguous()
@@ -103,7 +103,7 @@ def rotary(dtype: torch.dtype, heads: int, head_dim: int, rotated: int, **how: b
         size = dtype.itemsize
         gpu.launch(
             "rotary", x.device, shape, x.data_ptr(), head * size, row * size, cos.data_ptr(), sin.data_ptr(),
-            cos.stride(0) * of_table, out.data_ptr(), len(x),
+            cos.stride(0) * table_size, out.data_ptr(), len(x),
         )  # fmt: skip
         return out
 
@@ -111,7 +111,7 @@ def rotary(dtype: torch.dtype, heads: int, head_dim: int, rotated: int, **how: b
 
 
 def has_gate(dtype: torch.dtype, width: object, activation: partial[Tensor]) -> bool:
-    """Whether such rows can be gated by such an activation."""
+    """Return whether rows of this type can be gated by this activation."""
     return dtype in HALVES and _moves(dtype, width) and _named(activation) in _ACTIVATIONS
 
 
@@ -121,7 +121,7 @@ def _named(activation: partial[Tensor]) -> tuple[Any, frozenset[tuple[str, Any]]
 
 @cache
 def gated(dtype: torch.dtype, name: str, activation: partial[Tensor]) -> Callable[..., Tensor]:
-    """As that of a CPU."""
+    """Return the function of `kernels.gated` for a GPU."""
     number = _ACTIVATIONS[_named(activation)]
 
     def gate_times_up(gate: Tensor, up: Tensor) -> Tensor:
@@ -140,6 +140,6 @@ def gated(dtype: torch.dtype, name: str, activation: partial[Tensor]) -> Callabl
 
 
 def _aligned(x: Tensor) -> Tensor:
-    """It, or a dense copy where it begins, or its rows do, between two of what a thread moves."""
-    apart = x.stride(0) * x.itemsize % _ALIGNMENT if x.dim() > 1 else 0
-    return x if not (apart or x.data_ptr() % _ALIGNMENT) else x.clone(memory_format=torch.contiguous_format)
+    """Return `x`, or a dense copy if it or its rows are not aligned to a thread's access."""
+    stride = x.stride(0) * x.itemsize % _ALIGNMENT if x.dim() > 1 else 0
+    return x if not (stride or x.data_ptr() % _ALIGNMENT) else x.clone(memory_format=torch.contiguous_format)

@@ -1,7 +1,7 @@
-"""What stands for several of torch's operators in a slice's code: native passes over the rows of a batch.
+"""Fused CPU operators for slices: native passes over the rows of a batch.
 
-Each rounds as torch does, step by step: the results are the same to the last bit. A tensor may be what is
-left of a wider product: rows at a distance from each other. What is given back is dense.
+Each rounds like torch after every step, so results are bitwise equal. An input may be a view of a wider
+product, with a stride between rows; results are dense.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ HALVES = (torch.bfloat16, torch.float16)
 _LEAST_WIDTH = 16
 
 
-def _called(dtype: torch.dtype) -> str:
+def _dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
@@ -35,14 +35,14 @@ def norm(
     wide_weight: bool,
     lanes: int | None = None,
 ) -> tuple[Callable[..., Tensor], Callable[..., tuple[Tensor, Tensor]]]:
-    """x / sqrt(mean(x^2) + eps) x weight, and the same of a sum, which is given first.
+    """Return two functions: x / sqrt(mean(x^2) + eps) x weight, and the same of a sum, which it also returns.
 
-    centred: of x - mean(x). rounds_first: to dtype before it is weighted. wide_weight: that is float32.
-    lanes: of the vectors in whose order a row is added up, else torch's.
+    centred: subtract mean(x) first. rounds_first: round to dtype before weighting. wide_weight: the weight is
+    float32. lanes: width of the vectors in whose order a row is summed, by default torch's.
     """
     lanes = lanes or sum_lanes()
     assert lanes is not None
-    native = Norm(_called(dtype), width, eps, centred, rounds_first, wide_weight, lanes)
+    native = Norm(_dtype_name(dtype), width, eps, centred, rounds_first, wide_weight, lanes)
     run, run_added = native.run, native.add
 
     def rms_norm(x: Tensor, weight: Tensor | None = None) -> Tensor:
@@ -70,21 +70,21 @@ def norm(
 
 @cache
 def sum_lanes() -> int | None:
-    """Of how many numbers the vectors are in whose order torch adds up a row; None if of none we know."""
+    """Return the width of the vectors in whose order torch sums a row; None if it is an unknown one."""
     x = torch.randn(32, 1003, generator=torch.Generator().manual_seed(7))
     eps = 1e-6
-    wanted = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)
+    expected = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)
     for lanes in (16, 8, 4):
         ours, _ = norm(
             x.dtype, x.shape[1], eps, centred=False, rounds_first=False, wide_weight=False, lanes=lanes
         )
-        if torch.equal(ours(x), wanted):
+        if torch.equal(ours(x), expected):
             return lanes
     return None
 
 
 def has_norm(dtype: torch.dtype, width: object) -> bool:  # noqa: ARG001 - of any
-    """Whether such rows can be normed as torch does it; it adds up narrow ones in other ways."""
+    """Return whether rows of this width can be normed like torch, which sums narrow ones in other orders."""
     return isinstance(width, int) and width >= _LEAST_WIDTH and sum_lanes() is not None
 
 
@@ -96,16 +96,18 @@ def rotary(
     rotated: int,
     *,
     pairs: bool,
-    apart: bool,
+    interleaved: bool,
     half_tables: bool,
     wide: bool,
     wide_tables: bool,
 ) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """x cos + rotated(x) sin over the first numbers of each head of x [B, heads, 1, head_dim].
+    """Return x cos + rotated(x) sin over the first elements of each head of x [B, heads, 1, head_dim].
 
-    See help(lamina._native.Rotary) for the variants.
+    help(lamina._native.Rotary) describes the variants.
     """
-    native = Rotary(_called(dtype), heads, head_dim, rotated, pairs, apart, half_tables, wide, wide_tables)
+    native = Rotary(
+        _dtype_name(dtype), heads, head_dim, rotated, pairs, interleaved, half_tables, wide, wide_tables
+    )
     run = native.run
 
     def rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -126,7 +128,7 @@ def rotary(
 
 
 def has_gate(dtype: torch.dtype, width: object, activation: object) -> bool:  # noqa: ARG001 - of any
-    """Whether such rows can be gated by an activation."""
+    """Return whether rows of this type can be gated by an activation."""
     return dtype in HALVES
 
 
@@ -134,12 +136,12 @@ def has_gate(dtype: torch.dtype, width: object, activation: object) -> bool:  # 
 def gated(
     dtype: torch.dtype, name: str, activation: Callable[[Tensor], Tensor]
 ) -> Callable[[Tensor, Tensor], Tensor]:
-    """activation(gate) x up for numbers of 16 bits, of which there are so few that all results are kept."""
+    """Return activation(gate) x up for 16-bit types, with a table of the activation of all 65,536 values."""
     numbers = torch.arange(1 << 16, dtype=torch.int32).to(torch.int16).view(dtype)
     table = activation(numbers).contiguous()
-    run, at = Rowwise(_called(dtype)).gate, table.data_ptr()
+    run, at = Rowwise(_dtype_name(dtype)).gate, table.data_ptr()
 
-    def gate_times_up(gate: Tensor, up: Tensor, table: Tensor = table) -> Tensor:  # noqa: ARG001 - it stays
+    def gate_times_up(gate: Tensor, up: Tensor, table: Tensor = table) -> Tensor:  # noqa: ARG001 - keeps it alive
         width = gate.shape[-1]
         if gate.is_contiguous() and up.is_contiguous():
             out = empty_like(gate)

@@ -1,4 +1,4 @@
-"""Find RMSNorm, and what is like it, in a program: its operators, and the sum before them."""
+"""Pattern matching of RMSNorm and LayerNorm, with the sum before them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MUL, _ADD, _TO, _MEAN = _aten.mul.Tensor, _aten.add.Tensor, _aten.to.dtype, _at
 
 @dataclass(frozen=True)
 class _Norm:
-    """What is normed and weighted, from which value to which."""
+    """A matched norm: its input, last instruction, weight and variant."""
 
     x: Name
     last: Instruction
@@ -33,19 +33,19 @@ class _Norm:
 
 
 def fuse_norms(editor: Editor) -> dict[str, int]:
-    """Put one instruction in the place of each norm; how many there were."""
-    found = {"RMSNorm": 0, "sum and RMSNorm": 0, "LayerNorm": 0}
+    """Replace each norm with one instruction; return how many there were."""
+    counts = {"RMSNorm": 0, "sum and RMSNorm": 0, "LayerNorm": 0}
     for code in [*editor.code]:
         for root in code:
             match = _matched(editor, root) if root.op is _aten.rsqrt.default else None
             if match is not None:
                 added = _replace(editor, match)
-                found["LayerNorm" if match.centred else "sum and RMSNorm" if added else "RMSNorm"] += 1
-    return found
+                counts["LayerNorm" if match.centred else "sum and RMSNorm" if added else "RMSNorm"] += 1
+    return counts
 
 
 def _replace(editor: Editor, match: _Norm) -> bool:
-    """Whether the sum before it is part of what it has become."""
+    """Replace a norm; return whether the sum before it was included."""
     alone, of_sum = editor.kernels.norm(
         match.dtype,
         match.width,
@@ -60,13 +60,13 @@ def _replace(editor: Editor, match: _Norm) -> bool:
         editor.replace(match.last, [new])
         return False
     pair = Instruction(editor.fresh("pair"), of_sum, match.arguments(*total.args), {}, None)
-    members = editor.taken(pair.result, [total, match.last])
-    editor.replace(total, [pair, *members], drop=[match.last])
+    taken = editor.members(pair.result, [total, match.last])
+    editor.replace(total, [pair, *taken], drop=[match.last])
     return True
 
 
 def _sum(editor: Editor, match: _Norm) -> Instruction | None:
-    """The addition of two tensors alike that makes what is normed, in the same piece."""
+    """Return the addition of two equal-shaped tensors in the same piece whose result is normed, if any."""
     total = editor.maker(match.x, _ADD)
     if total is None or len(total.args) != 2 or total.kwargs:
         return None
@@ -77,7 +77,7 @@ def _sum(editor: Editor, match: _Norm) -> Instruction | None:
 
 
 def _matched(editor: Editor, rsqrt: Instruction) -> _Norm | None:
-    """x, mean(x^2) and all that follows, from the reciprocal of the root on."""
+    """Match a norm from its reciprocal square root: x, mean(x^2) and what follows."""
     shifted = editor.maker(rsqrt.args[0], _ADD)
     mean = editor.maker(shifted.args[0], _MEAN) if shifted and not shifted.kwargs else None
     power = editor.maker(mean.args[0], _aten.pow.Tensor_Scalar) if mean and _over_rows(editor, mean) else None
@@ -121,7 +121,7 @@ def _over_rows(editor: Editor, mean: Instruction) -> bool:
 def _end(
     editor: Editor, scaled: Instruction, dtype: torch.dtype, width: int
 ) -> tuple[Instruction, Name | None, bool]:
-    """Where it is weighted and rounded to dtype, with what, and whether it is rounded first."""
+    """Return a norm's last instruction, its weight, and whether it is rounded to dtype before weighting."""
     if dtype != torch.float32 and (rounded := editor.only_user(scaled.result, _TO)):
         weighted = editor.only_user(rounded.result, _MUL)
         weight = _weight(editor, weighted, rounded.result, width)
@@ -139,7 +139,7 @@ def _end(
 
 
 def _weight(editor: Editor, weighted: Instruction | None, value: Name, width: int) -> Name | None:
-    """The weight that a row is multiplied by, number by number."""
+    """Return the weight that a row is multiplied by, element by element."""
     if weighted is None or weighted.kwargs:
         return None
     other = [one for one in weighted.args if one != value]

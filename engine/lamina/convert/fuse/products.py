@@ -1,7 +1,7 @@
-"""Find products of one value with several weights in a program, and make one product of them.
+"""Merging of products of one value with several weights into one product.
 
-Weights of bfloat16 are copied anyway, into the order in which products read them fastest: the copy is one of
-all of them, and no weight is there twice. Each row's result is the same to the last bit.
+Weights of bfloat16 are copied anyway, into the order in which products read them fastest: the copy contains
+all merged weights, so that no weight is stored twice. Each row's result is bitwise the same.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from lamina.convert.program import BATCH, Collective, Instruction, Name, Value, 
 
 _aten = torch.ops.aten
 _LINEAR, _SLICE = _aten.linear.default, _aten.slice.Tensor
-# What shows the same numbers in another shape.
+# Operators that return views.
 _VIEWS = (
     *(_aten.view.default, _aten._unsafe_view.default, _aten.transpose.int, _aten.permute.default),
     *(_aten.squeeze.dim, _aten.unsqueeze.default, _SLICE, _aten.select.int, _aten.chunk.default),
     *(_aten.split_with_sizes.default, _aten.split.Tensor, _aten.expand.default),
 )
 
-# Rows of a result begin where a vector does.
+# Alignment of the parts of a merged result, in elements.
 _ALIGNED = 16
 
-# The new weight by those it is made of, which are no more.
+# The weights that each merged one replaces.
 Merged = dict[Name, tuple[Name, ...]]
 
 
 def merge_products(editor: Editor) -> tuple[list[Value], Merged]:
-    """The weights of the program as it is then; whichever could be merged are."""
+    """Merge all products that can be; return the program's new weights and what they replace."""
     merged: Merged = {}
     for code in [*editor.code]:
         groups: dict[tuple[object, bool], list[Instruction]] = {}
         for one in code:
             if one.op is _LINEAR and _ready(editor, one):
-                groups.setdefault((one.args[0], len(_held(one)) > 1), []).append(one)
+                groups.setdefault((one.args[0], len(_weight_and_bias(one)) > 1), []).append(one)
         for group in groups.values():
             if len(group) > 1:
                 merged |= _merge(editor, group)
@@ -47,24 +47,24 @@ def merge_products(editor: Editor) -> tuple[list[Value], Merged]:
 
 
 def _ready(editor: Editor, one: Instruction) -> bool:
-    """Whether its weight would be packed, its result may lie in rows apart, and neither is used otherwise."""
-    weight, *bias = _held(one)
+    """Return whether a product can be merged: its weight would be packed, its result may be strided."""
+    weight, *bias = _weight_and_bias(one)
     spec = editor.weights.get(weight)
     if spec is None or spec.dtype != torch.bfloat16 or one.spec is None or one.spec.dims[0] != BATCH:
         return False
     if _size(spec.dims[0]) % _ALIGNED:
         return False
     own = all(name in editor.weights and len(editor.users(name)) == 1 for name in (weight, *bias))
-    return own and not one.kwargs and _may_be_apart(editor, one.result)
+    return own and not one.kwargs and _may_be_strided(editor, one.result)
 
 
-def _held(one: Instruction) -> list[Name]:
-    """The weight and, if there is one, the bias."""
+def _weight_and_bias(one: Instruction) -> list[Name]:
+    """Return the weight and the bias, if there is one."""
     return [name for name in one.args[1:] if name is not None]
 
 
-def _may_be_apart(editor: Editor, name: Name) -> bool:
-    """Whether nobody needs rows that lie one behind the other: no view of it, and who is given one."""
+def _may_be_strided(editor: Editor, name: Name) -> bool:
+    """Return whether no user of a value, or of a view of it, needs contiguous rows."""
     if name in editor.gives:
         return False
     for user in editor.users(name):
@@ -73,7 +73,7 @@ def _may_be_apart(editor: Editor, name: Name) -> bool:
         if getattr(user.op, "__name__", "") != "getitem" and user.op not in _VIEWS:
             continue
         flattens = user.op in _VIEWS[:2] and (user.spec is None or user.spec.dims[0] != BATCH)
-        if flattens or not _may_be_apart(editor, user.result):
+        if flattens or not _may_be_strided(editor, user.result):
             return False
     return True
 
@@ -83,7 +83,7 @@ def _merge(editor: Editor, group: list[Instruction]) -> Merged:
     assert first.spec is not None
     merged: Merged = {}
     names: list[Name] = []
-    for parts in zip(*map(_held, group), strict=True):
+    for parts in zip(*map(_weight_and_bias, group), strict=True):
         specs = [editor.weights[name] for name in parts]
         name = Name(f"{parts[0]}_and_{len(parts) - 1}_more")
         rows = sum(_size(spec.dims[0]) for spec in specs)

@@ -1,4 +1,4 @@
-"""Find rotary embedding in a program: of heads, by tables of cosines and sines."""
+"""Pattern matching of rotary embedding with tables of cosines and sines."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ _MUL, _ADD, _SUB, _CAT = _aten.mul.Tensor, _aten.add.Tensor, _aten.sub.Tensor, _
 
 @dataclass(frozen=True)
 class _Rotation:
-    """Which heads are rotated by which tables, from which value to which."""
+    """A matched rotation: its input, tables, last instruction and variant."""
 
     x: Name
     cos: Name
     sin: Name
     last: Instruction
     rotated: int
-    pairs: bool = False  # neighbours are rotated into each other, else halves
-    apart: bool = False  # which are in turn in x
-    half_tables: bool = False  # of one number for both halves
-    wide: bool = False  # in float32, rounded at the end
+    pairs: bool = False  # rotates neighbours into each other, else halves
+    interleaved: bool = False  # the halves alternate in x
+    half_tables: bool = False  # tables have one entry for both halves
+    wide: bool = False  # computed in float32, rounded at the end
 
 
 def fuse_rotations(editor: Editor) -> dict[str, int]:
-    """Put one instruction in the place of each rotation; how many there were."""
-    found = 0
+    """Replace each rotation with one instruction; return how many there were."""
+    count = 0
     for code in [*editor.code]:
         for root in code:
-            match = _turned(editor, root) or _turned_pairs(editor, root) or _two_halves(editor, root)
-            if match is not None and _replace(editor, _whole_heads(editor, _narrowed(editor, match))):
-                found += 1
-    return {"rotary embedding": found}
+            match = _turned(editor, root) or _turned_pairs(editor, root) or _by_halves(editor, root)
+            if match is not None and _replace(editor, _with_rest(editor, _with_casts(editor, match))):
+                count += 1
+    return {"rotary embedding": count}
 
 
 def _replace(editor: Editor, match: _Rotation) -> bool:
-    """Whether its shapes are those that there is native code for."""
+    """Replace a rotation; return whether there is native code for its shapes."""
     spec, cos, sin = editor.spec(match.x), editor.spec(match.cos), editor.spec(match.sin)
     if spec is None or cos is None or cos != sin or len(spec.dims) != 4:
         return False
@@ -64,7 +64,7 @@ def _replace(editor: Editor, match: _Rotation) -> bool:
         head_dim,
         match.rotated,
         pairs=match.pairs,
-        apart=match.apart,
+        interleaved=match.interleaved,
         half_tables=match.half_tables,
         wide=match.wide,
         wide_tables=wide_tables,
@@ -75,7 +75,7 @@ def _replace(editor: Editor, match: _Rotation) -> bool:
 
 
 def _turned(editor: Editor, cat: Instruction) -> _Rotation | None:
-    """x cos + cat(-second half, first half) sin."""
+    """Match x cos + cat(-second half, first half) sin."""
     if cat.op is not _CAT or len(cat.args[0]) != 2:
         return None
     low, high = cat.args[0]
@@ -93,7 +93,7 @@ def _turned(editor: Editor, cat: Instruction) -> _Rotation | None:
 
 
 def _turned_pairs(editor: Editor, flat: Instruction) -> _Rotation | None:
-    """x cos + (-odd numbers, even numbers in turn) sin."""
+    """Match x cos + (-odd and even elements alternating) sin."""
     stack = editor.maker(flat.args[0], _aten.stack.default) if flat.op is _aten.flatten.using_ints else None
     if stack is None or list(flat.args[1:]) != [-2] or len(stack.args[0]) != 2 or stack.args[1:] != (-1,):
         return None
@@ -122,8 +122,8 @@ def _sum(editor: Editor, x: Name, turned: Instruction, rotated: int, *, pairs: b
     return _Rotation(x, cos, sin, last, rotated, pairs=pairs)
 
 
-def _two_halves(editor: Editor, cat: Instruction) -> _Rotation | None:
-    """cat(a cos - b sin, b cos + a sin), where a and b are the halves of x."""
+def _by_halves(editor: Editor, cat: Instruction) -> _Rotation | None:
+    """Match cat(a cos - b sin, b cos + a sin), where a and b are the halves of x."""
     if cat.op is not _CAT or len(cat.args[0]) != 2 or not _last_dim(cat):
         return None
     low, high = editor.maker(cat.args[0][0], _SUB), editor.maker(cat.args[0][1], _ADD)
@@ -146,11 +146,11 @@ def _two_halves(editor: Editor, cat: Instruction) -> _Rotation | None:
         return None
     if not isinstance(cos, Name) or not isinstance(sin, Name):
         return None
-    return _Rotation(x, cos, sin, cat, spec.dims[-1], apart=in_turn is not None, half_tables=True)
+    return _Rotation(x, cos, sin, cat, spec.dims[-1], interleaved=in_turn is not None, half_tables=True)
 
 
-def _narrowed(editor: Editor, match: _Rotation) -> _Rotation:
-    """With the casts around it, if it is computed in float32 and rounded at its end."""
+def _with_casts(editor: Editor, match: _Rotation) -> _Rotation:
+    """Extend a match over the casts around it, if it computes in float32 and rounds at the end."""
     cast = editor.maker(match.x, _aten.to.dtype)
     rounded = editor.only_user(match.last.result, _aten.to.dtype)
     spec = editor.spec(match.x)
@@ -162,8 +162,8 @@ def _narrowed(editor: Editor, match: _Rotation) -> _Rotation:
     return replace(match, x=cast.args[0], last=rounded, wide=True)
 
 
-def _whole_heads(editor: Editor, match: _Rotation) -> _Rotation:
-    """With the rest of the heads, if only their first numbers are rotated."""
+def _with_rest(editor: Editor, match: _Rotation) -> _Rotation:
+    """Extend a match to complete heads, if only their first elements are rotated."""
     cat = editor.only_user(match.last.result, _CAT)
     if cat is None or len(cat.args[0]) != 2 or not _last_dim(cat):
         return match
@@ -184,7 +184,7 @@ def _last_dim(cat: Instruction) -> bool:
 
 
 def _other(one: Instruction, name: object) -> Any:
-    """A product's or a sum's other argument."""
+    """Return the other argument of a product or sum."""
     return one.args[1] if one.args[0] == name else one.args[0]
 
 
@@ -194,10 +194,10 @@ def _source(editor: Editor, name: object) -> Name | None:
 
 
 def _part(editor: Editor, name: object) -> tuple[Name, int, int] | None:
-    """Of which value's last dimension it is a part, from where on, and how long: a slice or half of it."""
-    taken = editor.maker(name, getitem)
-    chunks = editor.maker(taken.args[0], _aten.chunk.default) if taken is not None else None
-    if taken is None:
+    """Return source, start and length if a value is a slice or half of the source's last dimension."""
+    member = editor.maker(name, getitem)
+    chunks = editor.maker(member.args[0], _aten.chunk.default) if member is not None else None
+    if member is None:
         return _slice(editor, name)
     spec = editor.spec(name)
     if chunks is None or spec is None or chunks.args[1] != 2 or chunks.args[2:] != (-1,):
@@ -206,7 +206,7 @@ def _part(editor: Editor, name: object) -> tuple[Name, int, int] | None:
     source = editor.spec(chunks.args[0])
     if source is None or not isinstance(length, int) or source.dims[-1] != 2 * length:
         return None
-    return chunks.args[0], taken.args[1] * length, length
+    return chunks.args[0], member.args[1] * length, length
 
 
 def _slice(editor: Editor, name: object) -> tuple[Name, int, int] | None:
@@ -221,7 +221,7 @@ def _slice(editor: Editor, name: object) -> tuple[Name, int, int] | None:
 
 
 def _every_second(editor: Editor, name: object, start: int) -> Name | None:
-    """The value of whose last dimension it has every second number, from `start` on."""
+    """Return the source of which a value is every second element of the last dimension, from `start`."""
     one, spec = editor.maker(name, _aten.slice.Tensor), editor.spec(name)
     if one is None or spec is None or not _of_last(spec, one.args[1]) or len(one.args) != 5:
         return None

@@ -1,4 +1,4 @@
-"""A model's slices rewritten for several ranks."""
+"""Slices rewritten for several ranks."""
 
 from lamina.convert.sharding.sharded import Sharded, shard
 

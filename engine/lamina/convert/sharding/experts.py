@@ -1,7 +1,7 @@
-"""Expert parallelism: a rank has some experts of each layer whole, and computes the rows routed to them.
+"""Expert parallelism: a rank has some experts of each layer and computes the rows routed to them.
 
-A row is a token for one of its experts. All ranks have all tokens and the same routing, so that each takes
-its own rows of what is there, and what they compute is summed like any other product.
+A row is a token for one of its experts. All ranks have all tokens and the same routing, so that each selects
+its own rows, and results are summed like those of other products.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lamina.convert.program import RANK, Instruction, Name, Spec, make_spec
 from lamina.convert.sharding.places import Place, Routed, Split, Whole, unsplit
 from lamina.convert.sharding.rules import is_pointwise
 
-# What these compute of a row needs no other row, as long as their result has as many.
+# Operators that compute each row independently, as long as their result has as many rows.
 _BY_ROWS = frozenset(
     {
         *("slice", "select", "unsqueeze", "squeeze", "transpose", "view", "_unsafe_view", "reshape"),
@@ -28,14 +28,14 @@ _SPLITS = frozenset({"chunk", "split", "split_with_sizes"})
 
 
 class Rows(NamedTuple):
-    """Those that a rank's experts compute."""
+    """The rows that a rank's experts compute."""
 
     own: slice | Tensor
-    total: int  # of all ranks
+    total: int  # rows of all ranks
 
 
 def experts_of(rank: int, degree: int, experts: int) -> range:
-    """The experts of a rank; as many as others have, or one more or less."""
+    """Return the experts of a rank; counts differ by at most one between ranks."""
     return range(experts * rank // degree, experts * (rank + 1) // degree)
 
 
@@ -43,7 +43,7 @@ def experts_of(rank: int, degree: int, experts: int) -> range:
 
 
 def grouped_rows(ends: Tensor, rank: int, degree: int) -> tuple[Rows, Tensor]:
-    """Of rows in the order of experts, which end there: a rank's, and where its experts end among them."""
+    """Return a rank's part of rows sorted by expert, and the ends of its experts within that part."""
     own = experts_of(rank, degree, len(ends))
     begin = int(ends[own.start - 1]) if own.start else 0
     rows = Rows(slice(begin, int(ends[own.stop - 1])), int(ends[-1]))
@@ -51,10 +51,10 @@ def grouped_rows(ends: Tensor, rank: int, degree: int) -> tuple[Rows, Tensor]:
 
 
 def picked_rows(expert: Tensor, experts: int, rank: int, degree: int) -> tuple[Rows, Tensor]:
-    """Of rows with an expert each: a rank's, and which of its experts each has."""
+    """Return a rank's part of rows with one expert each, and these experts by number within the rank."""
     own = experts_of(rank, degree, experts)
-    mine = ((expert >= own.start) & (expert < own.stop)).nonzero().squeeze(1)
-    return Rows(mine, len(expert)), expert[mine] - own.start
+    index = ((expert >= own.start) & (expert < own.stop)).nonzero().squeeze(1)
+    return Rows(index, len(expert)), expert[index] - own.start
 
 
 def own_rows(x: Tensor, rows: Rows) -> Tensor:
@@ -62,7 +62,7 @@ def own_rows(x: Tensor, rows: Rows) -> Tensor:
 
 
 def among_all(x: Tensor, rows: Rows) -> Tensor:
-    """A rank's rows, and zeros for those of others."""
+    """Return a rank's rows in a tensor of all rows, with zeros for those of other ranks."""
     whole = x.new_zeros(rows.total, *x.shape[1:])
     whole[rows.own] = x
     return whole
@@ -72,7 +72,7 @@ Result = tuple[Routed, tuple[Any, ...]]
 
 
 class Flow(Protocol):
-    """What routing asks of the slice that it is applied to."""
+    """The interface of a slice that `Routing` uses."""
 
     degree: int
 
@@ -86,14 +86,14 @@ class Flow(Protocol):
 
 
 class Routing:
-    """Where a slice looks up experts, and what follows from it row by row."""
+    """Rules for the operators that look up experts, and those that follow row by row."""
 
     def __init__(self, flow: Flow) -> None:
         self._flow = flow
-        self._known: dict[Name, tuple[Name, Name]] = {}  # rows, and what stands for the routing of them
+        self._known: dict[Name, tuple[Name, Name]] = {}  # rows, and their routing
 
     def apply(self, one: Instruction) -> Result | None:
-        """Where a result is that has a rank's rows only, and its arguments; None if it is none of these."""
+        """Return place and arguments of a result with a rank's rows only; None if no rule applies."""
         args = one.args
         if one.op_name == "_grouped_mm" and self._is_table(args[1]):
             rows, ends = self._rows(grouped_rows, args[1], args[2])
@@ -141,10 +141,10 @@ class Routing:
             return place, one.args
         count, *row = flow.spec(given[0]).dims
         if one.op_name in _SPLITS:
-            kept = len(one.args) > 2 and one.args[2] not in (0, -1 - len(row))
+            by_rows = len(one.args) > 2 and one.args[2] not in (0, -1 - len(row))
         else:
-            kept = one.spec is not None and one.spec.dims[0] == count
-        if not kept or {flow.routed(name) for name in given} != {place}:
+            by_rows = one.spec is not None and one.spec.dims[0] == count
+        if not by_rows or {flow.routed(name) for name in given} != {place}:
             return None
         if not is_pointwise(one) and one.op_name not in _BY_ROWS | _SPLITS:
             return None

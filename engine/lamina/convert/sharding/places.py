@@ -1,4 +1,4 @@
-"""Where the elements of a value are when several ranks run a slice together."""
+"""Distribution of a value's elements when several ranks run a slice together."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from lamina.convert.program import Name, Spec, make_spec
 
 @dataclass(frozen=True)
 class Whole:
-    """Every rank has all of it."""
+    """Every rank has the full value."""
 
 
 @dataclass(frozen=True)
 class Partial:
-    """Every rank has a summand of it: the value is their sum."""
+    """Every rank has a summand; the value is their sum."""
 
 
 @dataclass(frozen=True)
 class Split:
-    """Every rank has a part along `dim`: of each block of it the same share, side by side."""
+    """Every rank has a part along `dim`: an equal share of each block, concatenated."""
 
     dim: int
-    blocks: tuple[int, ...]  # sizes before splitting, together all of the dimension
-    # The products whose weights were split for it, and how many of their columns make one element here.
+    blocks: tuple[int, ...]  # sizes before splitting; they sum to the dimension
+    # The products whose weights were split for it, and how many of their columns make one element.
     origins: frozenset[tuple[Name, Fraction]]
 
     def bounds(self) -> tuple[int, ...]:
-        """Where blocks end, the last one's end left out."""
+        """Return the ends of all blocks but the last."""
         return tuple(accumulate(self.blocks))[:-1]
 
     def local(self, spec: Spec, degree: int) -> Spec:
-        """What one rank has of a tensor that is `spec` in all."""
+        """Return the spec of one rank's part of a tensor with this spec."""
         size = spec.dims[self.dim]
         assert isinstance(size, int)
         assert size == sum(self.blocks)
@@ -45,7 +45,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Routed:
-    """Every rank has the rows that its experts compute; `rows` says which."""
+    """Every rank has the rows that its experts compute, named by `rows`."""
 
     rows: Name
 
@@ -54,21 +54,21 @@ Place = Whole | Partial | Split | Routed
 WHOLE, PARTIAL = Whole(), Partial()
 
 
-# columns: outputs of its product; rows: what it sums over; first: rank 0 has it, others have zeros; experts:
-# some of them, whole.
+# columns: outputs of the product; rows: its inputs; first: rank 0 has it, others have zeros; experts: some
+# experts, unsplit.
 Kind = Literal["columns", "rows", "first", "experts", "whole"]
 
 
 @dataclass(frozen=True)
 class WeightPart:
-    """What one rank holds of a weight."""
+    """The part of a weight that each rank has."""
 
     kind: Kind
     dim: int = 0
     blocks: tuple[int, ...] = ()
 
     def local(self, spec: Spec, degree: int) -> Spec:
-        """What one rank has of it; of experts, the rank that has most."""
+        """Return the spec of one rank's part; for experts, of the rank with the most."""
         if self.kind == "experts":
             experts, *rest = spec.dims
             assert isinstance(experts, int)
@@ -79,10 +79,10 @@ class WeightPart:
 
 
 class ConflictError(Exception):
-    """Something cannot be computed on what was split; names the products to split otherwise.
+    """An operator cannot compute on a split value; names the products to split differently.
 
-    With bounds for a product, its columns must be split in blocks that end there, too. Without, its weight
-    must stay whole.
+    With bounds for a product, its columns must be split in blocks that also end there. Without, its weight
+    must not be split.
     """
 
     def __init__(self, bounds: Mapping[Name, Iterable[Fraction]]) -> None:
@@ -91,12 +91,12 @@ class ConflictError(Exception):
 
 
 def unsplit(splits: Iterable[Split]) -> ConflictError:
-    """None of what led to these may be split."""
+    """Return the conflict that none of the products behind these may be split."""
     return ConflictError({name: () for split in splits for name, _ in split.origins})
 
 
 def refined(splits: Iterable[Split], bounds: Iterable[int]) -> ConflictError:
-    """What led to these must be split in blocks that end at `bounds`, too."""
+    """Return the conflict that the products behind these must have blocks that also end at `bounds`."""
     ends = set(bounds)
     lacking = [split for split in splits if not ends <= set(split.bounds())]
     return ConflictError(
@@ -105,13 +105,13 @@ def refined(splits: Iterable[Split], bounds: Iterable[int]) -> ConflictError:
 
 
 def blocks_between(bounds: Iterable[int], size: int) -> tuple[int, ...]:
-    """Sizes of the blocks that end at `bounds` and at `size`."""
+    """Return the sizes of the blocks that end at `bounds` and at `size`."""
     ends = [0, *sorted({bound for bound in bounds if 0 < bound < size}), size]
     return tuple(end - start for start, end in pairwise(ends))
 
 
 def reshaped(split: Split, before: Spec, after: Spec, degree: int) -> Split:
-    """The same split of the same elements in another shape."""
+    """Return a split of the same elements in another shape."""
     size = sum(split.blocks)
     inner = _stride(before, split.dim)
     for dim, length in enumerate(after.dims):
@@ -133,7 +133,10 @@ def _stride(spec: Spec, dim: int) -> int:
 
 
 def same_split(splits: Iterable[tuple[Split, int]]) -> Split:
-    """One split for values of given ranks that meet element by element; its dimension counts from the end."""
+    """Return one split for values, with their dimensions, that an element-wise operator combines.
+
+    The split's dimension counts from the end.
+    """
     aligned = [(split, split.dim - ndim) for split, ndim in splits]
     if len({dim for _, dim in aligned}) > 1 or len({sum(split.blocks) for split, _ in aligned}) > 1:
         raise unsplit(split for split, _ in aligned)

@@ -1,8 +1,8 @@
-"""One rank's program of a slice: everything split that can be, with as few collectives as that needs.
+"""One rank's program of a slice: as much split as possible, with few collectives.
 
-Every product with a weight is first taken to be split by columns, and what follows is pushed through the
-program. Products whose split something cannot live with are kept whole, or split in other blocks, until
-nothing is in conflict. Sums over ranks are put off until something needs the sum.
+Every product with a weight is first split by columns, and the consequences are propagated through the
+program. Products whose split leads to a conflict are not split, or split in other blocks, until no conflict
+remains. Sums over ranks are delayed until an operator needs the sum.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ _aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class ShardedProgram:
-    """What every rank runs of a slice; ranks differ in the values of weights and of `rank` only."""
+    """A slice's program for each rank; ranks differ only in the values of weights and `rank`."""
 
     program: Program
-    weights: tuple[WeightPart, ...]  # in the order of the program's
+    weights: tuple[WeightPart, ...]  # in the program's order
     collectives: dict[str, list[str]]  # of each piece, in order
 
 
 def shard_program(program: Program, degree: int, experts: Experts = "tp") -> ShardedProgram:
-    """Split a slice's program over `degree` ranks; its experts like everything else, or dealt out whole."""
+    """Split a slice's program over `degree` ranks; experts are split like other weights, or distributed."""
     choices = Choices()
     while True:
         try:
@@ -67,7 +67,7 @@ def shard_program(program: Program, degree: int, experts: Experts = "tp") -> Sha
 
 
 class Rewriting:
-    """One attempt: the program from front to back, with what is split decided."""
+    """One pass over a program with given choices of what is split."""
 
     def __init__(self, program: Program, degree: int, choices: Choices, experts: Experts) -> None:
         self.degree = degree
@@ -76,8 +76,8 @@ class Rewriting:
         self._places: dict[Name, Place | tuple[Place, ...]] = {}
         self._weights: dict[Name, tuple[WeightPart, frozenset[tuple[Name, Fraction]]]] = {}
         self._of_weights = {value.name for value in program.weights}
-        self._just_held: set[Name] = set()
-        self._now: dict[Name, Name] = {}  # values that were summed or gathered since
+        self._assigned: set[Name] = set()
+        self._now: dict[Name, Name] = {}  # current names of values that were summed or gathered
         self._specs: dict[Name, Spec] = {}
         self._code: list[Instruction] = []
         self._counts: Counter[str] = Counter()
@@ -118,7 +118,7 @@ class Rewriting:
         )
 
     def place(self, name: Name) -> Place:
-        """Where a value is now; a weight that is used as it is stays whole."""
+        """Return a value's current place; weights that are used directly are not split."""
         if name in self._of_weights:
             return WHOLE
         place = self._places.get(name, WHOLE)
@@ -135,47 +135,47 @@ class Rewriting:
         return self._uses[name]
 
     def settle(self, name: Name) -> None:
-        """See that a value is no longer partial: all ranks sum it."""
+        """Sum a partial value over all ranks."""
         self._spread(name)
         if isinstance(self._places.get(name), Partial):
             self._now[name] = self.append(Collective.all_reduce, (COLLECTIVE, name), self.spec(name))
             self._places[name] = WHOLE
 
     def routed(self, name: Name) -> Routed | None:
-        """Which rows of a value a rank has, if it has those only that its experts compute."""
+        """Return a value's place if a rank has only the rows that its experts compute."""
         place = self._places.get(name)
         return place if isinstance(place, Routed) else None
 
     def _spread(self, name: Name) -> None:
-        """Make a value of a rank's rows one of all rows: a summand."""
+        """Expand a value of a rank's rows to a summand of all rows."""
         if place := self.routed(name):
             self._now[name] = self.append(among_all, (name, place.rows), self.spec(name))
             self._places[name] = PARTIAL
 
     def deal_out(self, table: Name) -> None:
-        """Give every rank some of a layer's experts."""
-        self._hold(table, WeightPart("experts"), frozenset())
+        """Distribute a layer's experts over ranks."""
+        self._assign(table, WeightPart("experts"), frozenset())
 
     def split_weight(self, name: Name, dim: int, split: Split, *, rows: bool = False) -> None:
-        """Give every rank its share of a weight."""
+        """Split a weight over ranks."""
         part = WeightPart("rows" if rows else "columns", dim, split.blocks)
-        self._hold(name, part, split.origins)
+        self._assign(name, part, split.origins)
 
     def add_once(self, bias: Name, split: Split) -> None:
-        """A bias of what is summed over ranks must count once."""
-        self._hold(bias, WeightPart("first"), split.origins)
+        """Give rank 0 a bias of a sum over ranks, so that it counts once."""
+        self._assign(bias, WeightPart("first"), split.origins)
 
-    def _hold(self, name: Name, part: WeightPart, origins: frozenset[tuple[Name, Fraction]]) -> None:
-        self._just_held.add(name)
-        held, before = self._weights.setdefault(name, (part, origins))
-        if held != part:  # one weight, used in two ways: it is split in neither
+    def _assign(self, name: Name, part: WeightPart, origins: frozenset[tuple[Name, Fraction]]) -> None:
+        self._assigned.add(name)
+        stored_part, before = self._weights.setdefault(name, (part, origins))
+        if stored_part != part:  # a weight with two different uses is split for neither
             raise ConflictError({product: () for product, _ in origins | before})
 
     def _part(self, name: Name) -> WeightPart:
         return self._weights.get(name, (WeightPart("whole"), None))[0]
 
     def _receive(self, value: Value) -> Value:
-        """`attended` as a rank gets it; put together again at once if it may not be split."""
+        """Return a rank's part of `attended`; it is gathered immediately if it may not be split."""
         size = value.spec.dims[1]
         assert isinstance(size, int)
         split = Split(1, (size,), frozenset({(value.name, Fraction(1))}))
@@ -214,9 +214,9 @@ class Rewriting:
             assert spec is not None
             spec = place.local(spec, self.degree)
         for name in one.uses():
-            if name in self._of_weights and name not in self._just_held:
-                self._hold(name, WeightPart("whole"), frozenset())
-        self._just_held.clear()
+            if name in self._of_weights and name not in self._assigned:
+                self._assign(name, WeightPart("whole"), frozenset())
+        self._assigned.clear()
         self._places[one.result] = place
         if spec is not None:
             self._specs[one.result] = spec
@@ -228,7 +228,7 @@ class Rewriting:
         return with_names(value, lambda name: self._now.get(name, name))
 
     def append(self, op: Any, args: tuple[Any, ...], spec: Spec | None) -> Name:
-        """An instruction that the whole program has not."""
+        """Append an instruction that the original program does not have."""
         stem = getattr(op, "_opname", op.__name__)
         taken = self._program.specs.keys() | self._specs.keys()
         while True:
@@ -242,14 +242,14 @@ class Rewriting:
         return name
 
     def _give(self, piece: str, name: Name) -> Name:
-        """The name of what leaves a piece: a rank's heads of q, k and v, everything else whole."""
+        """Return the name of a piece's result: a rank's heads of q, k and v, everything else unsplit."""
         self.settle(name)
         place, spec = self.place(name), self.spec(name)
         sent = piece in {"query", "keyvalue"}
         if isinstance(place, Whole):
             heads = spec.dims[1] if sent else 1
             assert isinstance(heads, int)
-            if heads == 1:  # of one KV head, all ranks send the same
+            if heads == 1:  # all ranks send a single KV head
                 return self._now.get(name, name)
             own = Split(1, (heads,), frozenset()).local(spec, self.degree)
             return self.append(own_part, (name, RANK, self.degree), own)
@@ -258,6 +258,6 @@ class Rewriting:
             raise unsplit([place])
         if sent:
             return name
-        if piece == "rest":  # what is handed on is the same on all ranks, whatever follows
+        if piece == "rest":  # context is the same on all ranks
             raise unsplit([place])
         return self.append(Collective.all_gather, (COLLECTIVE, name), spec)

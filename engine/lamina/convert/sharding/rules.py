@@ -1,7 +1,7 @@
-"""How each operator treats split and partial values: where its result is, and its arguments for one rank.
+"""Rules of operators on split and partial values: the result's place and one rank's arguments.
 
-Products of values with weights are split first of all, and what follows from them. What no rule names is
-computed whole. A rule that cannot go on raises ConflictError, and the slice is tried again with less split.
+Products of values with weights are split first. Operators without a rule need unsplit arguments. A rule that
+cannot be applied raises ConflictError, and the slice is rewritten again with less split.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from lamina.convert.sharding.places import (
     unsplit,
 )
 
-# A row of an expert's weight must begin at a multiple of as many bytes.
+# Alignment of the rows of an expert's weight, in bytes.
 _GROUPED_ALIGNMENT = 16
 
 Result = tuple[Place | tuple[Place, ...], tuple[Any, ...]]
 
 
 class Flow(Protocol):
-    """What rules ask of the slice that they are applied to."""
+    """The interface of a slice that rules use."""
 
     degree: int
 
@@ -52,13 +52,13 @@ class Flow(Protocol):
 
 @dataclass
 class Choices:
-    """What conflicts have taught of a slice: both only ever grow."""
+    """Products not to split and block ends of others, learned from conflicts; both only grow."""
 
-    kept_whole: set[Name] = field(default_factory=set)
+    unsplit_products: set[Name] = field(default_factory=set)
     ends: dict[Name, set[int]] = field(default_factory=dict)
 
     def may_split(self, product: Name) -> bool:
-        return product not in self.kept_whole
+        return product not in self.unsplit_products
 
     def bounds(self, product: Name) -> Iterable[int]:
         return self.ends.get(product, ())
@@ -69,12 +69,12 @@ class Choices:
             known = self.ends.setdefault(product, set())
             new = {int(end) for end in bounds} - known
             if product == attended or not new or any(end.denominator != 1 for end in bounds):
-                self.kept_whole.add(product)
+                self.unsplit_products.add(product)
             known |= new
 
 
 def pass_on(one: Instruction, flow: Flow) -> Result:
-    """Of any operator but a product of values with weights: its result's place, its arguments for a rank."""
+    """Return the result's place and a rank's arguments for any operator except products with weights."""
     tensors = list(dict.fromkeys(one.uses()))
     if any(isinstance(flow.place(name), Partial) for name in tensors):
         if _keeps_sum(one, flow):
@@ -97,7 +97,7 @@ def pass_on(one: Instruction, flow: Flow) -> Result:
         together = same_split([(split, ndim) for split in splits])
         split = replace(together, dim=together.dim + ndim)
         return rule(one, split, flow.spec(source[0]), flow)
-    # Whatever else it takes, such as a norm's weights, must be the same for all parts.
+    # Other arguments, such as a norm's weights, must be the same for all parts.
     if not isinstance(source, Name) or any(
         isinstance(flow.place(name), Split) for name in names_in((one.args[1:], one.kwargs))
     ):
@@ -106,12 +106,12 @@ def pass_on(one: Instruction, flow: Flow) -> Result:
 
 
 def is_pointwise(one: Instruction) -> bool:
-    """Whether each element of the result needs only the elements at its own place."""
+    """Return whether an operator is element-wise."""
     return torch.Tag.pointwise in getattr(one.op, "tags", ()) or one.op is torch.ops.aten.to.dtype
 
 
 def _keeps_sum(one: Instruction, flow: Flow) -> bool:
-    """Whether the operator on summands gives summands of its result, of no more bytes than before."""
+    """Return whether an operator on summands gives summands of its result, with no more bytes."""
     places = [flow.place(arg) if isinstance(arg, Name) else WHOLE for arg in one.args]
     partial = [arg for arg, place in zip(one.args, places, strict=True) if isinstance(place, Partial)]
     others = [flow.place(name) for name in one.uses() if name not in partial]
@@ -125,7 +125,7 @@ def _keeps_sum(one: Instruction, flow: Flow) -> bool:
     if name == "mul":
         return len(partial) == 1 and len(one.args) == 2
     if name in {"view", "_unsafe_view", "reshape", "unsqueeze"}:
-        # Summing may write in place: the value seen another way must have no other use.
+        # Summing may write in place: the viewed value must have no other use.
         return flow.uses(partial[0]) == 1
     return first and len(partial) == 1 and name in {"neg", "div", "index", "sum"}
 
@@ -161,8 +161,8 @@ def _reshape(one: Instruction, split: Split, given: Spec, flow: Flow) -> Result:
     return result, tuple(args)
 
 
-def _moved(one: Instruction, split: Split, given: Spec, _flow: Flow) -> Result:
-    """Views that put dimensions elsewhere, and what leaves them where they are."""
+def _permuted(one: Instruction, split: Split, given: Spec, _flow: Flow) -> Result:
+    """Apply the rule of views that permute, add or remove dimensions."""
     ndim, dim = len(given.dims), split.dim
     if one.op_name == "transpose":
         a, b = (_dim(arg, ndim) for arg in one.args[1:3])
@@ -186,7 +186,7 @@ def _moved(one: Instruction, split: Split, given: Spec, _flow: Flow) -> Result:
 
 
 def _reduced(one: Instruction, split: Split, given: Spec, _flow: Flow) -> Result:
-    """What is computed along some dimensions, each row for itself."""
+    """Apply the rule of reductions and norms along dimensions."""
     assert one.spec is not None
     ndim = len(given.dims)
     if one.op_name in {"layer_norm", "rms_norm"}:
@@ -197,8 +197,8 @@ def _reduced(one: Instruction, split: Split, given: Spec, _flow: Flow) -> Result
         along = {_dim(dim, ndim) for dim in listed or range(ndim)}
     if split.dim in along:
         raise unsplit([split])
-    gone = sum(dim < split.dim for dim in along) if len(one.spec.dims) < ndim else 0
-    return replace(split, dim=split.dim - gone), one.args
+    removed = sum(dim < split.dim for dim in along) if len(one.spec.dims) < ndim else 0
+    return replace(split, dim=split.dim - removed), one.args
 
 
 def _slice(one: Instruction, split: Split, given: Spec, flow: Flow) -> Result:
@@ -210,12 +210,12 @@ def _slice(one: Instruction, split: Split, given: Spec, flow: Flow) -> Result:
     if step != 1 or not all(isinstance(place, int) or place is None for place in (start, end)):
         raise unsplit([split])
     start, end, _ = slice(start, end).indices(size)
-    part = _taken(split, start, end)
+    part = _range_of(split, start, end)
     return part, (source, dim, start // flow.degree, end // flow.degree)
 
 
-def _taken(split: Split, start: int, end: int) -> Split:
-    """Of a split dimension the elements from `start` to `end`, which must be whole blocks."""
+def _range_of(split: Split, start: int, end: int) -> Split:
+    """Return the split of the elements from `start` to `end`, which must be complete blocks."""
     size = sum(split.blocks)
     if end <= start:
         raise unsplit([split])
@@ -226,7 +226,7 @@ def _taken(split: Split, start: int, end: int) -> Split:
 
 
 def _pieces(one: Instruction, split: Split, given: Spec, flow: Flow) -> Result:
-    """chunk and split: several results."""
+    """Apply the rule of chunk and split, which have several results."""
     dim = _dim(one.args[2] if len(one.args) > 2 else 0, len(given.dims))
     size, by = given.dims[dim], one.args[1]
     if not isinstance(size, int):
@@ -238,10 +238,10 @@ def _pieces(one: Instruction, split: Split, given: Spec, flow: Flow) -> Result:
         return (split,) * len(lengths), one.args
     ends = list(accumulate(lengths))
     if len(set(lengths)) > 1 and not isinstance(by, (list, tuple)):
-        raise unsplit([split])  # a rank's last piece would begin elsewhere
+        raise unsplit([split])  # a rank's last piece would start elsewhere
     if not set(ends[:-1]) <= set(split.bounds()):
         raise refined([split], {*ends[:-1], *split.bounds()})
-    places = tuple(_taken(split, end - length, end) for end, length in zip(ends, lengths, strict=True))
+    places = tuple(_range_of(split, end - length, end) for end, length in zip(ends, lengths, strict=True))
     args = list(one.args)
     if one.op_name != "chunk":
         shares = [length // flow.degree for length in lengths]
@@ -278,7 +278,7 @@ def _size(one: Instruction, split: Split, given: Spec, _flow: Flow) -> Result:
 
 
 def _complex(one: Instruction, split: Split, given: Spec, _flow: Flow) -> Result:
-    """Two adjacent numbers, the last dimension, as one; and back, which puts a dimension behind all."""
+    """Apply the rule of views as complex numbers, which join the last dimension, and back."""
     if one.op_name == "view_as_complex" and split.dim == len(given.dims) - 1:
         raise unsplit([split])
     return split, one.args
@@ -290,8 +290,8 @@ def _dim(dim: int, ndim: int) -> int:
 
 _RULES: dict[str, Callable[[Instruction, Split, Spec, Flow], Result]] = {
     **dict.fromkeys(("view", "_unsafe_view", "reshape", "flatten", "unflatten"), _reshape),
-    **dict.fromkeys(("transpose", "t", "permute", "unsqueeze", "squeeze", "expand"), _moved),
-    **dict.fromkeys(("contiguous", "clone"), _moved),
+    **dict.fromkeys(("transpose", "t", "permute", "unsqueeze", "squeeze", "expand"), _permuted),
+    **dict.fromkeys(("contiguous", "clone"), _permuted),
     **dict.fromkeys(("mean", "sum", "amax", "softmax", "_softmax", "layer_norm", "rms_norm"), _reduced),
     **dict.fromkeys(("chunk", "split", "split_with_sizes"), _pieces),
     **dict.fromkeys(("cat", "stack"), _joined),
@@ -316,7 +316,7 @@ class Product:
 
 
 def product_of(one: Instruction, flow: Flow) -> Product | None:
-    """The instruction as a product with a weight, if it is one."""
+    """Return the instruction as a product with a weight, if it is one."""
     if any(value is not None for value in one.kwargs.values()):
         return None
     args = (*one.args, None, None)
@@ -343,7 +343,7 @@ def product_of(one: Instruction, flow: Flow) -> Product | None:
 
 
 def multiply(one: Instruction, product: Product, flow: Flow, choices: Choices) -> Place:
-    """Where the product's result is; splits its weight if it can be."""
+    """Return the place of a product's result; splits its weight if possible."""
     for name in one.uses():
         flow.settle(name)
     place = flow.place(product.values)
@@ -353,7 +353,7 @@ def multiply(one: Instruction, product: Product, flow: Flow, choices: Choices) -
     last = len(flow.spec(product.values).dims) - 1
     if isinstance(place, Split):
         if place.dim != last:
-            if product.columns == 2:  # a matrix for each of what is split
+            if product.columns == 2:  # one matrix per element of the split dimension
                 if product.grouped or place.dim != 0:
                     raise unsplit([place])
                 flow.split_weight(product.weight, 0, place)

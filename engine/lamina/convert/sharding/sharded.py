@@ -1,5 +1,4 @@
-"""The slices of a conversion for several ranks, which share every layer: by tensor parallelism, and its
-experts on request by expert parallelism."""
+"""Slices of a conversion for several ranks: tensor parallelism, and optionally expert parallelism."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ from lamina.convert.program import COLLECTIVE, RANK, Collective, Name, Spec
 from lamina.convert.sharding.experts import experts_of
 from lamina.convert.sharding.places import Kind, WeightPart
 from lamina.convert.sharding.program import ShardedProgram, shard_program
-from lamina.convert.sliced import SlicedModel, chosen
+from lamina.convert.sliced import SlicedModel, selected
 from lamina.convert.slices import BoundSlice, SliceClass, bind_python, tensors_by_name
 from lamina.operators import AttentionOp, Experts
 
@@ -31,35 +30,35 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sharing:
-    """What ranks share out and what each of them has."""
+    """The distribution of weights over ranks, and the collectives they call."""
 
     weights: dict[str, list[str]]  # names by how they are split: columns, rows, first, experts, whole
     weight_bytes: int
-    rank_weight_bytes: int  # where ranks differ, of the one that has most
-    collectives: tuple[tuple[tuple[int, ...], dict[str, list[str]]], ...]  # of slices alike, by part
+    rank_weight_bytes: int  # of the rank with the most
+    collectives: tuple[tuple[tuple[int, ...], dict[str, list[str]]], ...]  # by class of slices, then part
 
 
 @dataclass(frozen=True)
 class Sharded:
-    """A conversion for `degree` ranks: they run the same code on shares of heads and weights."""
+    """A conversion for `degree` ranks, which run the same code on shares of heads and weights."""
 
     whole: SlicedModel
     degree: int
-    attentions: tuple[AttentionOp, ...]  # as one rank's attention workers see them
+    attentions: tuple[AttentionOp, ...]  # for one rank's attention workers
     classes: tuple[SliceClass, ...] = field(repr=False)
-    programs: tuple[ShardedProgram, ...] = field(repr=False)  # of each class
+    programs: tuple[ShardedProgram, ...] = field(repr=False)  # by class
 
     def heads_of(self, rank: int, layer: int = 0) -> range:
-        """The query heads of a rank."""
+        """Return the query heads of a rank."""
         return self._part(rank, self.attentions[layer].heads)
 
     def kv_heads_of(self, rank: int, layer: int = 0) -> range:
-        """The key/value heads of a rank: a single one is on all."""
+        """Return the key/value heads of a rank; a single one is on all ranks."""
         alone = self.whole.attentions[layer].kv_heads == 1
         return self._part(0 if alone else rank, self.attentions[layer].kv_heads)
 
     def compile(self) -> None:
-        """Make ready what ranks have in common, so that processes forked later find it."""
+        """Compile what ranks share, so that processes forked later have it."""
         for kind in self.classes:
             _ = kind.bind
 
@@ -74,9 +73,9 @@ class Sharded:
         q_first: bool = True,
         only: range | None = None,
     ) -> list[BoundSlice]:
-        """The slices of one rank, as SlicedModel.bind gives those of the whole model.
+        """Return one rank's slices with weights, like SlicedModel.bind.
 
-        Tensors are the whole model's; what is split is copied. With one rank, no collective is needed.
+        `tensors` are those of the full model; split weights are copied. One rank needs no collective.
         """
         self._part(rank, 1)
         if self.degree == 1:
@@ -92,13 +91,13 @@ class Sharded:
             raise ConversionError(
                 "convert-no-collective", f"{self.degree} ranks need a collective to sum with"
             )
-        kept = {name for name, part in self._held() if part.kind == "whole"}
+        whole_names = {name for name, part in self._weight_parts() if part.kind == "whole"}
         given = tensors_by_name(tensors)
-        weights = _RankWeights(self.whole.constants, given, place, rank, self.degree, kept)
+        weights = _RankWeights(self.whole.constants, given, place, rank, self.degree, whole_names)
         fusing = Fusing(merge=packs(), join=not q_first) if backend == "python" else None
         known = {RANK: rank, COLLECTIVE: collective}
         bound: list[BoundSlice] = []
-        for piece in chosen(self.whole.slices, only):
+        for piece in selected(self.whole.slices, only):
             program, kind = self.programs[piece.class_index], self.classes[piece.class_index]
             taken = [
                 weights.take(name, part) for name, part in zip(piece.weights, program.weights, strict=True)
@@ -114,43 +113,43 @@ class Sharded:
         return [graphed(one, self.programs[kinds[one.index]].program, device) for one in bound]
 
     def describe(self) -> Sharing:
-        """What is split and how, and which collectives the ranks call.
+        """Return how weights are split and which collectives the ranks call.
 
-        A weight split by "columns" has its outputs shared out, by "rows" what it sums over; of a "first" one
-        rank 0 has all and the others zeros; "experts" are dealt out; "whole" ones are on every rank.
+        A weight split by "columns" has its outputs distributed, by "rows" its inputs; a "first" one is on
+        rank 0 and zeros on others; "experts" are distributed; "whole" ones are on every rank.
         """
         split: dict[str, list[str]] = {kind: [] for kind in get_args(Kind)}
-        total = mine = 0
-        kept = {name for name, part in self._held() if part.kind == "whole"}
+        total = own_bytes = 0
+        whole_names = {name for name, part in self._weight_parts() if part.kind == "whole"}
         specs = self._specs()
-        for name, part in self._held():
+        for name, part in self._weight_parts():
             split[part.kind].append(weight_name(self.whole.constants, name))
-            total += 0 if name in kept and part.kind != "whole" else _bytes(specs[name])
-            # A share of the rows of what is there anyway costs nothing.
-            shared = name in kept and part.dim == 0 and len(part.blocks) == 1
-            mine += 0 if shared else _bytes(part.local(specs[name], self.degree))
+            total += 0 if name in whole_names and part.kind != "whole" else _bytes(specs[name])
+            # A share of the rows of a weight that the rank has in full costs nothing.
+            shared = name in whole_names and part.dim == 0 and len(part.blocks) == 1
+            own_bytes += 0 if shared else _bytes(part.local(specs[name], self.degree))
         return Sharing(
             split,
             total,
-            mine,
+            own_bytes,
             tuple(
                 (kind.members, program.collectives)
                 for kind, program in zip(self.classes, self.programs, strict=True)
             ),
         )
 
-    def _held(self) -> list[tuple[Name, WeightPart]]:
-        """Every constant of the model with what a rank holds of it, each once."""
+    def _weight_parts(self) -> list[tuple[Name, WeightPart]]:
+        """Return every constant of the model with a rank's part of it, without duplicates."""
         return list(
             dict.fromkeys(
-                held
+                part_of
                 for piece in self.whole.slices
-                for held in zip(piece.weights, self.programs[piece.class_index].weights, strict=True)
+                for part_of in zip(piece.weights, self.programs[piece.class_index].weights, strict=True)
             )
         )
 
     def _specs(self) -> dict[Name, Spec]:
-        """Every constant's."""
+        """Return every constant's spec."""
         return {
             name: value.spec
             for piece in self.whole.slices
@@ -216,10 +215,10 @@ def _check_degree(whole: SlicedModel, degree: int) -> None:
 
 
 class _RankWeights:
-    """One rank's weights, each made once however many slices use it.
+    """One rank's weights, each made once for all slices.
 
-    A share has memory of its own, so that the whole weight can go. What a rank has whole is the caller's
-    tensor, as when nothing is split, unless that is a view of more.
+    A share has memory of its own, so that the full weight can be freed. An unsplit weight is the caller's
+    tensor unless that is a view of a larger one.
     """
 
     def __init__(
@@ -233,11 +232,11 @@ class _RankWeights:
     ) -> None:
         self._constants, self._tensors, self._device = constants, tensors, device
         self._rank, self._degree = rank, degree
-        self._whole = whole  # those that some slice needs whole
+        self._whole = whole  # names of weights that some slice needs in full
         self._made: dict[tuple[Name, WeightPart], Tensor] = {}
 
     def take(self, name: Name, part: WeightPart) -> Tensor:
-        """What this rank holds of a constant."""
+        """Return this rank's part of a constant."""
         key = (name, part)
         if key not in self._made:
             self._made[key] = self._make(name, part)
@@ -255,7 +254,7 @@ class _RankWeights:
             whole = self._whole_tensor(name)
             return whole.clone() if self._rank == 0 else torch.zeros_like(whole)
         if name in self._whole and part.dim == 0 and len(part.blocks) == 1:
-            # A table of tokens that is the last product's weight, too: its share is rows of the table.
+            # Tied embeddings: the last product's share is rows of the full table.
             return self._share(self.take(name, WeightPart("whole")), part)
         return self._share(self._whole_tensor(name), part).clone()
 
@@ -269,6 +268,6 @@ class _RankWeights:
         return shares[0] if len(shares) == 1 else torch.cat(shares, part.dim)
 
     def _whole_tensor(self, name: Name) -> Tensor:
-        # Not kept: a whole weight, moved or computed, must not outlive the taking of a share of it.
+        # Not cached: a full weight, moved or computed, must not outlive its share.
         tensor: Tensor = BoundConstants(self._constants, self._tensors, self._device)[name]
         return tensor

@@ -1,4 +1,4 @@
-"""How RDMA devices and GPUs lie on the bus: who is near to whom, and what is between them."""
+"""PCI topology of RDMA devices and GPUs."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from pathlib import Path
 
 _ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _NVIDIA, _DISPLAY = "0x10de", "0x03"
-# Of a bridge's configuration: where extended capabilities begin, what Access Control Services are called, and
-# the bit by which they send what devices say to each other up to the root.
+# In a bridge's configuration: the first extended capability, the ID of Access Control Services, and their bit
+# that redirects peer-to-peer requests to the root.
 _FIRST, _ACS, _REDIRECT = 0x100, 0x000D, 0x0004
 _MOST_CAPABILITIES = 64
 
 
 def nearest(gpu: str, root: Path = Path("/")) -> str | None:
-    """Of several RDMA devices that which shares most bridges with the GPU at this address on the bus, such as
-    0000:17:00.0; of equally near ones the first. None where there is nothing to choose from.
+    """Return the RDMA device that shares the most bridges with the GPU at a PCI address such as 0000:17:00.0.
+
+    The first of equally near ones; None if there are fewer than two devices.
     """
     nics, place = _nics(root), root / "sys/bus/pci/devices" / gpu.lower()
     if len(nics) < 2 or not place.exists():
@@ -29,16 +30,16 @@ def nearest(gpu: str, root: Path = Path("/")) -> str | None:
 
 
 def translated(root: Path = Path("/")) -> tuple[str, ...]:
-    """RDMA devices whose addresses an IOMMU translates."""
+    """Return the RDMA devices behind an IOMMU that translates addresses."""
     return tuple(
         name for name, nic in _nics(root).items() if text(nic / "iommu_group/type").startswith("DMA")
     )
 
 
 def redirecting(root: Path = Path("/")) -> tuple[str, ...]:
-    """Bridges above RDMA devices and GPUs that send up to the root what these say to each other.
+    """Return the bridges above RDMA devices and GPUs that redirect peer-to-peer requests to the root.
 
-    Who is not root sees no bridge's configuration, and finds none.
+    Only root can read a bridge's configuration; other users get none.
     """
     ends = [*_nics(root).values(), *_gpus(root)]
     bridges = {
@@ -77,12 +78,12 @@ def _redirects(bridge: Path) -> bool:
 
 
 def names(folder: Path) -> tuple[str, ...]:
-    """What is in it; nothing if there is none such."""
+    """Return the names in a folder, or none if it does not exist."""
     return tuple(sorted(path.name for path in folder.iterdir())) if folder.is_dir() else ()
 
 
 def text(path: Path) -> str:
-    """What a file of the kernel says; nothing if it says nothing."""
+    """Return the text of a kernel file, or "" if it cannot be read."""
     try:
         return path.read_text(encoding="ascii", errors="replace").strip()
     except OSError:
@@ -93,17 +94,17 @@ _IPV4 = 4
 
 
 def ports_on_the_way(own_host: str, root: Path = Path("/")) -> list[str]:
-    """Ports, such as mlx5_0:1, that have this address of a machine among their own, as RoCE's have."""
+    """Return the ports, such as mlx5_0:1, that have this address of the machine as a GID (RoCE)."""
     try:
         address = ipaddress.ip_address(own_host)
     except ValueError:
         return []
-    wanted = ipaddress.IPv6Address(f"::ffff:{own_host}" if address.version == _IPV4 else own_host).exploded
+    expected = ipaddress.IPv6Address(f"::ffff:{own_host}" if address.version == _IPV4 else own_host).exploded
     folder = root / "sys/class/infiniband"
     return [
         f"{device}:{port}"
         for device in names(folder)
         for port in names(folder / device / "ports")
         for gids in [folder / device / "ports" / port / "gids"]
-        if any(text(gids / number) == wanted for number in names(gids))
+        if any(text(gids / number) == expected for number in names(gids))
     ]

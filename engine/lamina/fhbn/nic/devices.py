@@ -1,4 +1,4 @@
-"""RDMA devices and their ports as pyverbs tells of them; the driver's name is the kernel's."""
+"""RDMA devices and their ports, from pyverbs and the kernel."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ SYSTEM_PACKAGES = Path("/usr/lib/python3/dist-packages")
 
 
 class NoPyverbsError(ImportError):
-    """It is not here, or cannot be loaded; the message says how to get it."""
+    """pyverbs is not installed or cannot be loaded; the message says how to install it."""
 
 
 def pyverbs(system: Path = SYSTEM_PACKAGES) -> ModuleType:
-    """The package `pyverbs`, ready for its modules to be imported."""
+    """Import and return the package `pyverbs`."""
     if "pyverbs" in sys.modules:
         return sys.modules["pyverbs"]
     spec = importlib.util.find_spec("pyverbs") or _of_the_system(system)
@@ -36,7 +36,7 @@ def pyverbs(system: Path = SYSTEM_PACKAGES) -> ModuleType:
     try:
         spec.loader.exec_module(module)
         importlib.import_module("pyverbs.device")
-    except ImportError as error:  # libibverbs is gone, or of another version
+    except ImportError as error:  # libibverbs was removed, or is of another version
         for name in [name for name in sys.modules if name.partition(".")[0] == "pyverbs"]:
             del sys.modules[name]
         raise NoPyverbsError(f"pyverbs cannot be loaded ({error}): install it again") from error
@@ -77,7 +77,7 @@ _RXE_VENDOR = 0xFFFFFF
 
 @dataclass(frozen=True)
 class Gid:
-    """An address of a port. Over Ethernet each is for one of RoCE's two ways, and of one interface."""
+    """An address of a port; over Ethernet, for one version of RoCE and one interface."""
 
     index: int
     address: str
@@ -100,7 +100,7 @@ class Port:
 
 @dataclass(frozen=True)
 class Device:
-    """One device that libibverbs has opened."""
+    """A device opened by libibverbs."""
 
     name: str
     provider: str
@@ -114,19 +114,19 @@ class Device:
 
 @dataclass(frozen=True)
 class Listed:
-    """What could be opened, and of the others why not."""
+    """Devices that could be opened, and the reasons for others."""
 
     devices: tuple[Device, ...]
     refused: dict[str, str]
 
 
 def listed(sysfs: Path = SYSFS) -> Listed:
-    """Every device that libibverbs finds; NoPyverbsError where pyverbs is not here."""
+    """Return every device of libibverbs; raise NoPyverbsError if pyverbs is not available."""
     pyverbs()
     verbs: Any = importlib.import_module("pyverbs.device")
     try:
         entries = verbs.get_device_list()
-    except verbs.PyverbsError:  # the kernel has no verbs at all: libibverbs does not call that an empty list
+    except verbs.PyverbsError:  # a kernel without verbs is an error of libibverbs, not an empty list
         entries = []
     devices, refused = [], {}
     for entry in entries:
@@ -154,12 +154,12 @@ def _device(verbs: Any, context: Any, name: str, transport: int, sysfs: Path) ->
 
 
 def _provider(folder: Path, transport: int, vendor: int) -> str:
-    """mlx5 and its like by the driver of the PCI device; what is on no bus is the kernel's own software."""
-    if vendor == _RXE_VENDOR:  # older kernels have it on the bus of the NIC that it was made over
+    """Return the provider: the PCI device's driver such as mlx5, or the kernel's software device."""
+    if vendor == _RXE_VENDOR:  # older kernels give it the bus of its NIC
         return "rxe"
     driver = folder / "device" / "driver"
     if driver.is_symlink():
-        # A part of a NIC, as of a virtual machine's, is driven by mlx5_core.sf.
+        # A scalable function of a NIC has the driver mlx5_core.sf.
         return driver.readlink().name.partition(".")[0].removesuffix("_core").removesuffix("_ib")
     return "siw" if _TRANSPORTS.get(transport) == "iWARP" else "unknown"
 
@@ -188,6 +188,6 @@ def _gids(verbs: Any, context: Any, port: int, length: int) -> Iterator[Gid]:
         except verbs.PyverbsError:  # an index without an address
             continue
         interface = None
-        with contextlib.suppress(OSError):  # of another network namespace, or none
+        with contextlib.suppress(OSError):  # the interface is in another network namespace
             interface = socket.if_indextoname(entry.ndev_ifindex)
         yield Gid(index, entry.gid_str(), _GID_TYPES.get(entry.gid_type, "unknown"), interface)

@@ -1,4 +1,4 @@
-"""All there is to say of RDMA on this machine: what is missing, a sentence each, and what can be used."""
+"""Diagnosis of RDMA on this machine: findings, one sentence each, and usable engines."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from lamina.fhbn.rings import HOST, VARIABLE, WAYS
 RDMA = ("verbs", "mlx5", "mlx5 on a GPU")
 MLX5 = ("mlx5", "mlx5 on a GPU")
 ON_A_GPU = ("mlx5 on a GPU",)
-# Rings of four messages, and the sender's mirror of each: of 4 KiB, and of 16 MiB.
+# Rings of four messages and the sender's mirrors, for messages of 4 KiB and of 16 MiB.
 _LEAST_MEMLOCK, _ENOUGH_MEMLOCK = 64 << 10, 256 << 20
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is not as it should be; `blocks` are the engines that cannot be used because of it."""
+    """A problem; `blocks` are the engines that cannot be used because of it."""
 
     sentence: str
     blocks: tuple[str, ...] = ()
 
 
 def of_the_system(system: System) -> Iterator[Finding]:
-    """What is missing below any device: libraries, the kernel's part, rights."""
+    """Check libraries, the kernel and access rights."""
     if not system.libibverbs:
         yield Finding(
             "libibverbs.so.1 cannot be loaded: install rdma-core "
@@ -40,7 +40,7 @@ def of_the_system(system: System) -> Iterator[Finding]:
             "libmlx5.so.1 cannot be loaded: install rdma-core's providers (ibverbs-providers)", MLX5
         )
     yield from _of_the_kernel(system)
-    # A container may have been given one of many devices.
+    # A container may have only one of many devices.
     blocked = RDMA if system.closed_files.keys() == set(system.kernel_devices) else ()
     for name, file in system.closed_files.items():
         yield Finding(
@@ -69,20 +69,20 @@ def _of_the_kernel(system: System) -> Iterator[Finding]:
             RDMA,
         )
     if system.mellanox_on_pci and not system.kernel_devices:
-        found = ", ".join(system.mellanox_on_pci)
-        yield Finding(f"a Mellanox NIC is on PCI ({found}) and has no driver: load mlx5_ib", MLX5)
+        addresses = ", ".join(system.mellanox_on_pci)
+        yield Finding(f"a Mellanox NIC is on PCI ({addresses}) and has no driver: load mlx5_ib", MLX5)
 
 
 def _of_memlock(limit: int) -> Finding:
-    said = f"this process may register {limit:,} bytes of memory, and both ends' rings count"
+    message = f"this process may register {limit:,} bytes of memory, and both ends' rings count"
     how = "raise the limit (ulimit -l unlimited, LimitMEMLOCK=infinity, docker run --ulimit memlock=-1)"
     if limit < _LEAST_MEMLOCK:
-        return Finding(f"{said}, which is too little for any channel: {how}", RDMA)
-    return Finding(f"{said}: for large messages {how}")
+        return Finding(f"{message}, which is too little for any channel: {how}", RDMA)
+    return Finding(f"{message}: for large messages {how}")
 
 
 def of_the_list(system: System, devices: Sequence[Device], refused: dict[str, str]) -> Iterator[Finding]:
-    """Devices that the kernel has and libibverbs does not, or cannot open."""
+    """Check for devices of the kernel that libibverbs lacks or cannot open."""
     for name, why in refused.items():
         if name not in system.closed_files:
             yield Finding(f"device {name} cannot be used: {why}")
@@ -96,7 +96,7 @@ def of_the_list(system: System, devices: Sequence[Device], refused: dict[str, st
 
 
 def of_the_ports(devices: Sequence[Device]) -> Iterator[Finding]:
-    """Why a port cannot be used; and, if none can, that no engine can do without."""
+    """Check which ports can be used."""
     usable: set[str] = set()
     for device in devices:
         for port in device.ports:
@@ -118,7 +118,7 @@ def of_the_ports(devices: Sequence[Device]) -> Iterator[Finding]:
 
 
 def unusable(device: Device, port: Port) -> str | None:
-    """Why no channel can go over this port; None if one can."""
+    """Return why a port cannot carry channels; None if it can."""
     if device.transport != "InfiniBand":
         return f"wrong link layer: it speaks {device.transport}, and channels speak InfiniBand's or RoCE's"
     if port.link_layer not in ("InfiniBand", "Ethernet"):
@@ -135,7 +135,7 @@ def unusable(device: Device, port: Port) -> str | None:
 
 
 def of_the_gpu(system: System) -> Iterator[Finding]:
-    """What keeps a GPU from posting to a NIC by itself. That NICs reach its memory no channel needs."""
+    """Check whether GPUs can post to a NIC; NIC access to GPU memory is optional."""
     gpu = system.gpu
     if not gpu.memories:
         yield Finding(f"no GPU can post or poll: {gpu.why_none}", ON_A_GPU)
@@ -161,7 +161,7 @@ def of_the_gpu(system: System) -> Iterator[Finding]:
 
 @dataclass(frozen=True)
 class Ring:
-    """Where the ring of a channel between a GPU and a NIC will be; `because` says why that is no dmabuf."""
+    """The place of a ring between a GPU and a NIC; `because` says why it is not a dmabuf."""
 
     gpu: int
     nic: str
@@ -170,14 +170,14 @@ class Ring:
 
 
 def rings(system: System, devices: Sequence[Device]) -> Iterator[Ring]:
-    """Of each GPU with each NIC that it can post to."""
+    """Yield the ring of each GPU with each NIC that it can post to."""
     nics = [device.name for device in devices if device.provider == "mlx5"]
     for number, memory in enumerate(system.gpu.memories):
-        place, because = _ring_beside(memory, system)
+        place, because = _ring_place(memory, system)
         yield from (Ring(number, nic, place, because) for nic in nics)
 
 
-def _ring_beside(memory: GpuMemory, system: System) -> tuple[str, str]:
+def _ring_place(memory: GpuMemory, system: System) -> tuple[str, str]:
     by_file, by_address = WAYS
     if os.environ.get(VARIABLE) == "host":
         return HOST, f"{VARIABLE} is host"
@@ -200,7 +200,7 @@ _ON_A_GPU_NEEDS = "the same, a GPU, and the right to map the NIC's doorbell page
 
 @dataclass(frozen=True)
 class Readiness:
-    """One engine: `because` is empty where it can be used here."""
+    """Readiness of one engine: `because` is empty if it can be used on this machine."""
 
     engine: str
     needs: str
@@ -209,13 +209,13 @@ class Readiness:
 
     @property
     def usable(self) -> bool:
-        """Between two processes of this user on this machine, and with a peer that has the same."""
+        """True between two processes of this user here, and with an equally equipped peer."""
         return not self.because
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The devices, what is missing, and what can be used."""
+    """Devices, findings, and readiness of engines."""
 
     devices: tuple[Device, ...]
     findings: tuple[Finding, ...]
@@ -224,13 +224,13 @@ class Diagnosis:
     system: System
 
     def described(self) -> dict[str, object]:
-        """For JSON."""
+        """Return the diagnosis as JSON data."""
         usable = [asdict(ready) | {"usable": ready.usable} for ready in self.engines]
         return asdict(self) | {"engines": usable}
 
 
 def diagnosed() -> Diagnosis:
-    """Of this machine, as this process sees it."""
+    """Diagnose this machine from this process."""
     system = system_below()
     try:
         listing, unlisted = listed(), None
@@ -240,22 +240,22 @@ def diagnosed() -> Diagnosis:
 
 
 def conclusion(system: System, listing: Listed, unlisted: str | None) -> Diagnosis:
-    """What follows from these facts. `unlisted` is why devices could not even be listed."""
+    """Draw conclusions from facts; `unlisted` says why devices could not be listed, if so."""
     findings = list(of_the_system(system))
     if unlisted is None:
         findings += of_the_list(system, listing.devices, listing.refused)
         findings += of_the_ports(listing.devices)
     else:
-        seen = ", ".join(system.kernel_devices)
-        beside = f"; the kernel has {seen}, of which nothing more is told without it" if seen else ""
-        findings.append(Finding(f"{unlisted}{beside}"))
+        devices = ", ".join(system.kernel_devices)
+        kernel_has = f"; the kernel has {devices}, which cannot be examined without it" if devices else ""
+        findings.append(Finding(f"{unlisted}{kernel_has}"))
     findings += of_the_gpu(system)
     places = tuple(rings(system, listing.devices))
     return Diagnosis(listing.devices, tuple(findings), tuple(readiness(findings)), places, system)
 
 
 def readiness(findings: Sequence[Finding]) -> list[Readiness]:
-    """Of every engine, by its own word and by what was found."""
+    """Return the readiness of every engine, from the findings and its own check."""
     here = Place.here()
     ready = []
     for name in names()[1:]:

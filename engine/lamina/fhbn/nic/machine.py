@@ -1,4 +1,4 @@
-"""What this process finds of the system below RDMA: libraries, the kernel's files, its limits, its GPUs."""
+"""System facts that RDMA depends on: libraries, kernel files, limits and GPUs."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ _MELLANOX = "0x15b3"
 _NETWORK_CLASSES = ("0x0200", "0x0207")  # Ethernet and InfiniBand controllers
 _CAP_IPC_LOCK = 14
 _UNMAPPED = ["0", "0", "4294967295"]
-# CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, ..._GPU_DIRECT_RDMA_WRITES_ORDERING, and of that what kernels need.
+# CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, ..._GPU_DIRECT_RDMA_WRITES_ORDERING, and the least order for kernels.
 _DMA_BUF_SUPPORTED, _WRITES_ORDERING, _ORDERED_FOR_OWNER = 124, 118, 100
 _OVERRIDE = "PeerMappingOverride=1"
 
 
 @dataclass(frozen=True)
 class GpuMemory:
-    """What the driver says of one GPU's."""
+    """RDMA properties of one GPU's memory, from its driver."""
 
-    dmabuf: bool  # it is handed out as a file that verbs can register
-    ordered: bool  # the GPU's own kernels see what a NIC writes there in the order in which it is written
+    dmabuf: bool  # exported as a dmabuf that verbs can register
+    ordered: bool  # the GPU's kernels see a NIC's writes in order
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """Of all devices; there is none where there is no driver."""
+    """Properties of all GPUs; none without a driver."""
 
     memories: tuple[GpuMemory, ...]
     why_none: str | None
-    peermem: bool  # the module through which verbs take a GPU's address as they take any
-    maps_registers: bool  # a GPU's kernels may be given the NIC's doorbell page
+    peermem: bool  # nvidia-peermem, with which verbs register GPU addresses
+    maps_registers: bool  # the NIC's doorbell page may be mapped into a GPU
 
 
 @dataclass(frozen=True)
 class System:
-    """Facts only; what follows from them is `diagnosis`."""
+    """Facts of the system, from which `diagnosis` draws conclusions."""
 
     kernel: str
     loads_modules: bool
     has_verbs: bool
     kernel_devices: tuple[str, ...]
     mellanox_on_pci: tuple[str, ...]
-    closed_files: dict[str, str]  # by the device that is behind them
+    closed_files: dict[str, str]  # by device
     libibverbs: bool
     libmlx5: bool
     registers_dmabuf: bool
@@ -58,7 +58,7 @@ class System:
 
 
 def system_below(root: Path = Path("/")) -> System:
-    """Of this machine, or of what is laid out like one below `root`."""
+    """Return the facts of this machine, or of a file tree like one below `root`."""
     verbs = _library("libibverbs.so.1")
     return System(
         kernel=platform.release(),
@@ -85,7 +85,7 @@ def _library(name: str) -> ctypes.CDLL | None:
 
 
 def _mellanox(devices: Path) -> list[str]:
-    """Addresses of NVIDIA's (Mellanox's) network controllers."""
+    """Return the PCI addresses of NVIDIA (Mellanox) network controllers."""
     if not devices.is_dir():
         return []
     return sorted(
@@ -96,7 +96,7 @@ def _mellanox(devices: Path) -> list[str]:
 
 
 def _closed(root: Path) -> dict[str, str]:
-    """Device files that verbs go through and that this process may not use, or that are missing."""
+    """Return verbs' device files that are missing or not accessible to this process."""
     folder = root / "sys/class/infiniband_verbs"
     return {
         bus.text(folder / name / "ibdev") or name: f"/dev/infiniband/{name}"
@@ -106,7 +106,7 @@ def _closed(root: Path) -> dict[str, str]:
 
 
 def _memlock_bytes(process: Path) -> int | None:
-    """What this process may register as memory; None if it is not limited."""
+    """Return how many bytes this process may register; None without a limit."""
     limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     if limit == resource.RLIM_INFINITY or _may_lock_all(process):
         return None
@@ -114,7 +114,7 @@ def _memlock_bytes(process: Path) -> int | None:
 
 
 def _may_lock_all(process: Path) -> bool:
-    """CAP_IPC_LOCK counts where the kernel asks for it: not in a user namespace of its own."""
+    """Return whether CAP_IPC_LOCK is effective, which it is not in a nested user namespace."""
     for line in bus.text(process / "status").splitlines():
         name, _, value = line.partition(":")
         if name == "CapEff" and not int(value, 16) >> _CAP_IPC_LOCK & 1:
@@ -123,7 +123,7 @@ def _may_lock_all(process: Path) -> bool:
 
 
 def _gpu_below(root: Path) -> Gpu:
-    memories, why_none = _asked()
+    memories, why_none = _query_driver()
     modules = root / "sys/module"
     return Gpu(
         memories=memories,
@@ -133,7 +133,7 @@ def _gpu_below(root: Path) -> Gpu:
     )
 
 
-def _asked() -> tuple[tuple[GpuMemory, ...], str | None]:
+def _query_driver() -> tuple[tuple[GpuMemory, ...], str | None]:
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -149,15 +149,17 @@ def _asked() -> tuple[tuple[GpuMemory, ...], str | None]:
 
 
 def _memory(driver: ctypes.CDLL, number: int) -> GpuMemory:
-    def asked(attribute: int) -> int:
+    def attribute_of(attribute: int) -> int:
         device, value = ctypes.c_int(), ctypes.c_int()
         if driver.cuDeviceGet(ctypes.byref(device), number) == 0:
             driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
         return value.value
 
-    return GpuMemory(bool(asked(_DMA_BUF_SUPPORTED)), asked(_WRITES_ORDERING) >= _ORDERED_FOR_OWNER)
+    return GpuMemory(
+        bool(attribute_of(_DMA_BUF_SUPPORTED)), attribute_of(_WRITES_ORDERING) >= _ORDERED_FOR_OWNER
+    )
 
 
 def _maps_registers(parameters: Path) -> bool:
-    """Registering another device's registers takes root, or an option of the driver's."""
+    """Return whether another device's registers can be mapped, as root or with a driver option."""
     return parameters.exists() and (os.geteuid() == 0 or _OVERRIDE in bus.text(parameters))

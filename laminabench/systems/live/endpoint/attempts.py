@@ -13,14 +13,14 @@ from typing import NamedTuple
 from laminabench.runs.status import DONE, FAILED
 from laminabench.systems.live.endpoint.records import Records
 from laminabench.systems.live.endpoint.sse import Stream
-from laminabench.systems.live.endpoint.wire import GONE, Connection, NoConnectionError, Pool
+from laminabench.systems.live.endpoint.wire import CLOSED, Connection, NoConnectionError, Pool
 
 # Before the second attempt, doubled before each one after it, where the server does not say when.
 PAUSE_S, LONGEST_PAUSE_S = 0.1, 30.0
 TOO_MANY, UNAVAILABLE = 429, 503
-_BROKEN = (GONE, "connection reset")
+_BROKEN = (CLOSED, "connection reset")
 # Consecutive failed connections after which the server is considered unreachable.
-GONE_AFTER = 16
+LOST_AFTER = 16
 _DECIMAL = re.compile(r"\d{1,6}(\.\d+)?")
 
 
@@ -79,14 +79,14 @@ class Attempts:
 
     async def _attempt(self, place: int, request: bytes, begun: Sent | None) -> tuple[Stream | None, str]:
         """Make one attempt; return its response, if any, and its error."""
-        tried_s = time.monotonic()
+        started_s = time.monotonic()
         try:
             sent = begun or self._send(await self.pool.take(), place, request)
         except NoConnectionError as error:
-            self.records.sent(place, tried_s)
+            self.records.sent(place, started_s)
             self._no_connection(error)
             return None, error.kind
-        stream = await self._response(sent, tried_s + self.timeout_s)
+        stream = await self._response(sent, started_s + self.timeout_s)
         self.pool.give(sent.connection)
         self._note(place, stream)
         return stream, stream.error
@@ -142,7 +142,7 @@ class Attempts:
     def _no_connection(self, error: NoConnectionError) -> None:
         self.first_errors.setdefault(error.kind, str(error))
         self._lost += 1
-        if self._lost >= GONE_AFTER and not self.unreachable.is_set():
+        if self._lost >= LOST_AFTER and not self.unreachable.is_set():
             self.why_unreachable = f"the server took no connection {self._lost} times in a row: {error.kind}"
             self.unreachable.set()
 
@@ -161,8 +161,8 @@ def _pause_s(stream: Stream | None, error: str, attempt: int) -> float | None:
         return pause_s if error in _BROKEN else None
     if stream.status != TOO_MANY and stream.status < 500:
         return None
-    asked_s = _retry_after_s(stream.fields.get("retry-after", ""))
-    return pause_s if asked_s is None else asked_s
+    requested_pause_s = _retry_after_s(stream.fields.get("retry-after", ""))
+    return pause_s if requested_pause_s is None else requested_pause_s
 
 
 def _retry_after_s(text: str) -> float | None:

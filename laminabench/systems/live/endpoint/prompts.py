@@ -22,7 +22,7 @@ _ROW, _BLOCK, _WARM_UP = 0x656E6470, 0x626C6F63, 0x7761726D
 # Enough words for prompts that share nothing, few enough to be found in a moment.
 MOST_WORDS = 4096
 FEWEST_WORDS = 8
-_TRIED = 40_000
+_MOST_TOKENS = 40_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ def words_of(tokenizer: Any) -> Words:
 
 def _candidates(tokenizer: Any) -> list[str]:
     """Return tokens that decode to letters, mostly a word after a space."""
-    ids = sorted(tokenizer.get_vocab(with_added_tokens=False).values())[:_TRIED]
+    ids = sorted(tokenizer.get_vocab(with_added_tokens=False).values())[:_MOST_TOKENS]
     decoded = (tokenizer.decode([number], skip_special_tokens=True).strip() for number in ids)
     return sorted({word for word in decoded if word.isascii() and word.isalpha()})
 

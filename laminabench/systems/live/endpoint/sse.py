@@ -18,7 +18,7 @@ CountedBy = Literal["usage", "token_ids", "logprobs", "even"]
 MOST_BYTES = 16 << 20
 DONE = b"[DONE]"
 # Bytes kept of an answer that is no stream, for the report.
-KEPT_BYTES = 1 << 16
+PLAIN_BYTES = 1 << 16
 
 
 class Usage(msgspec.Struct, gc=False):
@@ -88,7 +88,7 @@ class Events:
 
     _rest: bytes = b""  # of a line that is not whole
     _data: list[bytes] = field(default_factory=list)  # lines of an event that is not whole
-    _held: int = 0  # their bytes
+    _data_bytes: int = 0  # their bytes
 
     def feed(self, piece: bytes) -> list[bytes]:
         """Return the events that this piece completes."""
@@ -106,15 +106,15 @@ class Events:
 
     def _lines(self, piece: bytes) -> list[bytes]:
         text = self._rest + piece
-        held_back = b""
+        carriage_return = b""
         if b"\r" in text:
             if text.endswith(b"\r"):
                 # It may be the first half of a line's end.
-                text, held_back = text[:-1], b"\r"
+                text, carriage_return = text[:-1], b"\r"
             text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         lines = text.split(b"\n")
-        self._rest = lines.pop() + held_back
-        if len(self._rest) + self._held > MOST_BYTES:
+        self._rest = lines.pop() + carriage_return
+        if len(self._rest) + self._data_bytes > MOST_BYTES:
             raise EventsError(f"an event of more than {MOST_BYTES >> 20} MiB")
         events = []
         for line in lines:
@@ -122,7 +122,7 @@ class Events:
                 self._field(line)
             elif self._data:
                 events.append(b"\n".join(self._data))
-                self._data, self._held = [], 0
+                self._data, self._data_bytes = [], 0
         return events
 
     def _field(self, line: bytes) -> None:
@@ -130,7 +130,7 @@ class Events:
         if name == b"data":
             value = value.removeprefix(b" ")
             self._data.append(value)
-            self._held += len(value)
+            self._data_bytes += len(value)
 
 
 @dataclass(slots=True)
@@ -170,7 +170,7 @@ class Stream:
 
     def piece(self, data: bytes, at_s: float) -> None:
         if not self._streams:
-            self.plain = (self.plain + data)[:KEPT_BYTES]
+            self.plain = (self.plain + data)[:PLAIN_BYTES]
             return
         if self.error:
             return
@@ -210,7 +210,7 @@ class Stream:
             return
         if chunk.error is not None:
             self.error = self.error or "an error in the stream"
-            self.plain = self.plain or event[:KEPT_BYTES]
+            self.plain = self.plain or event[:PLAIN_BYTES]
             return
         if chunk.choices:
             self._choice(chunk.choices[0], chunk, at_s)

@@ -19,7 +19,7 @@ from laminabench.systems.live.endpoint.setup import Address
 from laminabench.systems.live.endpoint.sse import Stream
 from laminabench.util.errors import UserError
 
-GONE = "connection closed"
+CLOSED = "connection closed"
 # A server that does not even take a connection for so long is not there.
 CONNECT_TIMEOUT_S = 10.0
 
@@ -62,7 +62,7 @@ class Connection(asyncio.Protocol):
         assert self._answer is None
         if self._transport is None:
             # It was taken and closed again at once, before anybody could ask.
-            answer.ended(GONE)
+            answer.ended(CLOSED)
             return time.monotonic()
         self._answer = answer
         self._parser = httptools.HttpResponseParser(self)
@@ -117,7 +117,7 @@ class Connection(asyncio.Protocol):
         if not error and self._answer is not None and self._whole_head and not self._framed:
             self._end("")
         else:
-            self._end(error or GONE)
+            self._end(error or CLOSED)
 
     # What the parser tells.
 

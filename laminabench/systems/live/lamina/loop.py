@@ -196,7 +196,7 @@ class Replay:
         if not self.planned:
             return
         for fault in due(self.planned, self.log, self.clock.elapsed()):
-            self.engine.strike(fault.worker, fault.how)
+            self.engine.inject_fault(fault.worker, fault.how)
             self._record_fault(
                 FaultEvent(
                     at_s=self.clock.elapsed(),

@@ -42,7 +42,7 @@ class Received:
     recent: Recent = field(default_factory=Recent)
     _iterations: int = 0
     _kv_tokens: int = 0  # that the last step read
-    _heard_s: float = field(default_factory=time.monotonic)  # when there last were events
+    _event_s: float = field(default_factory=time.monotonic)  # when there last were events
 
     def __post_init__(self) -> None:
         self.tables = Tables(self.trace)
@@ -107,9 +107,9 @@ class Received:
         """Report progress: lines come a few times a second, also between arrivals."""
         tables, now_s = self.tables, time.monotonic()
         if not quiet:
-            self._heard_s = now_s
+            self._event_s = now_s
         self.recent.moment(
-            self.at_s + (now_s - self._heard_s),
+            self.at_s + (now_s - self._event_s),
             finished=tables.finished,
             failed=len(self.refused),
             tokens=tables.tokens,

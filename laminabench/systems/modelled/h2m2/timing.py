@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from laminabench import _sim
 from laminabench.catalog.models import ModelShape
-from laminabench.sim.spec import LONGEST_S, ComputedTiming, Float64, serving_costs
+from laminabench.sim.spec import LONGEST_S, ComputedTiming, Float64, ServerTiming, serving_costs
 from laminabench.systems.modelled.h2m2.boards import Board
 from laminabench.util.errors import UserError
 
@@ -58,6 +58,7 @@ class BoardTiming(ComputedTiming):
     host_fixed: float = 0.0
     host_per_request: float = 0.0
     host_async: bool = False
+    server: ServerTiming = field(default_factory=ServerTiming)
     recompute_per_token: float = 0.0
 
     def native(self) -> _sim.BoardCosts:

@@ -76,7 +76,7 @@ def gpu(tmp_path: Path) -> Path:
     for shape, size, length in itertools.product(heads, (8, 32, 128), (256, 1024, 4096)):
         about = {**shape, "batch_size": size, "kv_cache_dtype": "bfloat16", "window_size": 0}
         h, kv = shape["num_heads"], shape["num_key_value_heads"]
-        terms = ATTENTION.terms(on.bandwidth_bytes_per_s, h, kv, 4 * kv * 128)
+        terms = ATTENTION.terms(on, h, kv)
         seconds = float(terms.seconds(size * length, size))
         decode.append({**about, "isl": 1, "step": length - 1, "latency": 1e3 * seconds})
         # A window and other KV are other kernels.
@@ -239,7 +239,7 @@ def test_attention_is_a_line_for_each_number_of_requests_and_survives_the_file(
 ) -> None:
     costs, on = imported("aiconfigurator", [gpu], "mine", links=["h200=20us,16GB/s"]), device("h200")
     lines = costs.measured.lines["h200", 32, 8, 128, "bf16", 0]
-    terms = ATTENTION.terms(on.bandwidth_bytes_per_s, 32, 8, 4 * 8 * 128)
+    terms = ATTENTION.terms(on, 32, 8)
     assert lines.seconds(32 * 3000, 32) == pytest.approx(float(terms.seconds(32 * 3000, 32)), rel=1e-6)
     assert lines.origin.errors["lines"] == pytest.approx(0, abs=1e-6)
     assert ("h200", 32, 8, 128, "fp8", 0) in costs.measured.lines

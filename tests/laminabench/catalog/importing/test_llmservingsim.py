@@ -12,6 +12,7 @@ import pytest
 from laminabench.catalog.cost_file import to_toml
 from laminabench.catalog.importing import imported
 from laminabench.catalog.importing.llmservingsim import complete_grid
+from laminabench.catalog.routing import skewed
 from laminabench.util.errors import UserError
 
 META = """vllm_version: 0.19.0
@@ -172,8 +173,28 @@ def test_folders_of_no_degree_are_refused(folder: Path, degree: str) -> None:
         imported("llmservingsim", [folder], "mine")
 
 
-@pytest.mark.parametrize("name", ["qwen3-30b-a3b", "deepseek-v3"])
-def test_models_whose_times_the_format_lacks_are_refused(folder: Path, name: str) -> None:
+def test_models_whose_times_the_format_lacks_are_refused(folder: Path) -> None:
     (folder / "meta.yaml").write_text(META.replace("Llama-3.1-8B", "Another"))
     with pytest.raises(UserError, match="costs-mixture-not-imported"):
-        imported("llmservingsim", [folder], "mine", models=[name])
+        imported("llmservingsim", [folder], "mine", models=["deepseek-v3"])
+
+
+def test_experts_are_a_curve_between_those_that_skewed_loads_activate(folder: Path) -> None:
+    # A model trained on from the catalogue's; a layer takes 5 us for each expert, and 1 for each token.
+    (folder / "meta.yaml").write_text(
+        META.replace("meta-llama/Llama-3.1-8B", "Qwen/Qwen3-30B-A3B-Instruct-2507")
+    )
+    dense = folder / "tp1" / "dense.csv"
+    text = re.sub(r"(gate_up_proj|down_proj|act_fn),.*\n", "", dense.read_text())
+    norms = [f"qk_norm,{rows},3.5" for rows in (1, 2, 4, 8, 16)]
+    dense.write_text(text + "\n".join(norms) + "\n")
+    with pytest.raises(UserError, match=r"moe\.csv"):
+        imported("llmservingsim", [folder], "mine")
+    pairs = [(m, a) for m in (1, 8, 64, 512) for a in (8, 16, 32, 64, 128) if a <= 8 * m]
+    rows = ["tokens,activated_experts,time_us", *(f"{m},{a},{5 * a + m}" for m, a in pairs)]
+    (folder / "tp1" / "moe.csv").write_text("\n".join(rows) + "\n")
+    costs = imported("llmservingsim", [folder], "mine")
+    curve = costs.measured.experts["rtx-4090", "bf16", 2048, 768, 8, 128, 1, 1]
+    active = skewed(128, 8, 1, [1, 8, 64, 512], 1.2).active
+    assert curve.at([1, 8, 64, 512]) == pytest.approx(1e-6 * (5 * active + np.array([1, 8, 64, 512])))
+    assert costs.experts["rtx-4090", "bf16"].origin.kind == "fitted"

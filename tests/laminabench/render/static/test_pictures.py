@@ -19,12 +19,12 @@ from laminabench.render.static.pictures import column, errors_picture, plan_pict
 from laminabench.runs.read import Run
 from laminabench.runs.summary import FaultCost, Resumed
 from laminabench.util.errors import UserError
-from laminabench.workflows.plan.stored import KeptPlan, read_plan
+from laminabench.workflows.plan.stored import StoredPlan, read_plan
 from laminabench.workflows.validate.stored import read_validation
 
 
 @pytest.fixture
-def plan(tmp_path: Path) -> KeptPlan:
+def plan(tmp_path: Path) -> StoredPlan:
     return read_plan(keep_plan(tmp_path / "plan"))
 
 
@@ -32,7 +32,7 @@ def labels(figure: Any) -> set[str]:
     return {text.get_text() for text in figure.legends[0].get_texts()}
 
 
-def test_a_plan_has_a_panel_for_each_cost_set(plan: KeptPlan) -> None:
+def test_a_plan_has_a_panel_for_each_cost_set(plan: StoredPlan) -> None:
     few = structs.replace(plan.answers[0], costs="b$c", replayed=plan.answers[0].replayed[:1])
     figure = plan_picture(structs.replace(plan, answers=[*plan.answers, few]))
     assert [axes.get_title() for axes in figure.axes] == ["vllm-0.14", "b$c"]
@@ -41,7 +41,7 @@ def test_a_plan_has_a_panel_for_each_cost_set(plan: KeptPlan) -> None:
     assert {axes.get_yscale() for axes in figure.axes} == {"log"}
 
 
-def test_tokens_for_nothing_have_a_place_too(plan: KeptPlan) -> None:
+def test_tokens_for_nothing_have_a_place_too(plan: StoredPlan) -> None:
     devices = [structs.replace(each, price=structs.replace(each.price, usd=0.0)) for each in plan.devices]
     assert plan_picture(structs.replace(plan, devices=devices)).axes[0].get_yscale() == "linear"
 
@@ -78,6 +78,6 @@ def test_errors_have_targets_behind_them(tmp_path: Path) -> None:
         assert np.isfinite(axes.get_xlim()).all()
 
 
-def test_a_kind_of_picture_that_there_is_not(tmp_path: Path, plan: KeptPlan) -> None:
+def test_a_kind_of_picture_that_there_is_not(tmp_path: Path, plan: StoredPlan) -> None:
     with pytest.raises(UserError, match="picture-suffix"):
         drawn(lambda: plan_picture(plan), tmp_path / "one.txt")

@@ -116,7 +116,7 @@ def test_a_replay_strikes_between_steps_and_tells_what_it_cost(
     ]
     replay = play(engine, trace, Offered(), planned=planned)
     log = replay.log
-    assert [strike.workers[0] for strike in log.strikes] == ["attention 0", "model 0"]
+    assert [inject_fault.workers[0] for inject_fault in log.strikes] == ["attention 0", "model 0"]
     assert log.strikes[0].at_s == pytest.approx(1.0, abs=0.008)
     found = recorded(engine, replay.clock)
     assert found.violations == []

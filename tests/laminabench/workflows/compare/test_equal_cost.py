@@ -21,7 +21,13 @@ from laminabench.systems.registry import system
 from laminabench.traces.table import Trace
 from laminabench.util.errors import UserError
 from laminabench.workflows.compare.cells import Cell, Grid, View, cell, grid_cells, made_equal
-from laminabench.workflows.compare.spec import ComparisonSpec, Equal, held_by_all, longest_held, types_in
+from laminabench.workflows.compare.spec import (
+    ComparisonSpec,
+    Equal,
+    fitting_everywhere,
+    longest_fitting,
+    types_in,
+)
 from laminabench.workflows.replay import Workload, replay
 
 MODEL, COSTS = model("llama3-70b"), load_costs("roofline")
@@ -85,8 +91,8 @@ def test_prompts_that_no_engine_holds_are_left_out() -> None:
     assert pool is not None
     # A block to spare, and the first token.
     most = pool.engine.tokens_per_pool - pool.engine.block_tokens - 1
-    assert most + 100 < longest_held("lamina", on.setup)
-    kept = held_by_all(requests((most, 100), (most + 1, 1)), {"lamina": on})
+    assert most + 100 < longest_fitting("lamina", on.setup)
+    kept = fitting_everywhere(requests((most, 100), (most + 1, 1)), {"lamina": on})
     assert kept.prompt_tokens.tolist() == [most]
     assert replay(kept, "lamina", on.setup, Workload()).summary.requests.completed == 1
 
@@ -108,7 +114,7 @@ def test_the_price_of_instances_is_that_of_all_and_their_number_stays() -> None:
 def test_instances_of_which_the_smaller_would_hold_less() -> None:
     given = {"vllm": parse_deployments("4xh100,8xh100", None)}
     kinds = ComparisonSpec(("vllm",), given).deployed(MODEL, COSTS)["vllm"].kinds
-    small, large = (longest_held("vllm", setup) for setup in kinds)
+    small, large = (longest_fitting("vllm", setup) for setup in kinds)
     assert small < large
     some = requests((1000, 20), (small - 20, 20), (small, 20), (1000, 20))
     assert cell(ComparisonSpec(PAIR, given), MODEL, some, COSTS).dropped == 1
@@ -161,7 +167,7 @@ def test_requests_that_one_system_could_never_hold_are_left_out_for_all() -> Non
     # Half a million tokens fit Lamina's attention workers, and not what the weights leave of vLLM's devices.
     long = requests((1000, 20), (500_000, 10), (10_000_000, 10), (1000, 20))
     spec = ComparisonSpec(PAIR)
-    held = {name: longest_held(name, on.setup) for name, on in spec.deployed(MODEL, COSTS).items()}
+    held = {name: longest_fitting(name, on.setup) for name, on in spec.deployed(MODEL, COSTS).items()}
     assert held["vllm"] < 500_010 <= held["lamina"]
     found = cell(spec, MODEL, long, COSTS)
     assert found.dropped == 2
@@ -259,9 +265,9 @@ def test_what_is_assumed_and_in_which_type_who_is() -> None:
     found = compared(ComparisonSpec(("vllm", "h2m2")))
     (assumed,) = found.assumed
     assert "$5.26 an hour and 450 W of h2m2" in assumed
-    assert found.held_in == {"vllm": "bf16", "h2m2": "int8"}
+    assert found.storage_types == {"vllm": "bf16", "h2m2": "int8"}
     narrow = cell(ComparisonSpec(("vllm", "h2m2")), modelled("llama3-70b@fp8"), FEW, VLLM_COSTS)
-    assert narrow.held_in == {"vllm": "fp8", "h2m2": "int8"}
+    assert narrow.storage_types == {"vllm": "fp8", "h2m2": "int8"}
     # A board's arithmetic does not change with it.
     assert narrow.throughput_tokens_per_s["h2m2"] == found.throughput_tokens_per_s["h2m2"]
     assert narrow.throughput_tokens_per_s["vllm"] > found.throughput_tokens_per_s["vllm"]

@@ -18,7 +18,7 @@ from laminabench.workflows.plan.measure import front, winner
 from laminabench.workflows.plan.question import Limits, candidates
 from laminabench.workflows.plan.reprice import bill, front_at
 from laminabench.workflows.plan.request import ResolvedPlan
-from laminabench.workflows.plan.stored import PLAN, KeptPoint, read_plan, require_free, write_plan
+from laminabench.workflows.plan.stored import PLAN, StoredPoint, read_plan, require_free, write_plan
 
 LIMIT_MS = 60.0
 
@@ -91,8 +91,8 @@ def test_other_prices_have_the_front_of_a_plan_at_these(
         assert gains == sorted(gains, reverse=True)
 
 
-def point(name: str, tokens_per_s: float, tbt_ms: float, **devices: int) -> KeptPoint:
-    return KeptPoint(
+def point(name: str, tokens_per_s: float, tbt_ms: float, **devices: int) -> StoredPoint:
+    return StoredPoint(
         candidate=name, system="vllm", deployment=name, devices=devices, tokens_per_s=tokens_per_s,
         mean_batch=1, tbt_p50_ms=tbt_ms, tbt_p99_ms=tbt_ms, token_attainment=1, keeps_up=True,
     )  # fmt: skip

@@ -175,7 +175,8 @@ def test_bars_come_from_the_longest_with_their_sources(found: Sensitivity) -> No
     assert spans == sorted(spans, reverse=True)
     assert all(one.input.source for one in found.bars)
     kinds = {one.input.name: one.input.kind for one in found.bars}
-    assert kinds["attention_h20"] == kinds["price_h20"] == kinds["host_lamina"] == "assumed"
+    assert kinds["price_h20"] == kinds["host_lamina"] == "assumed"
+    assert kinds["attention_h20"] == "measured"
     assert kinds["host_vllm"] == kinds["rtt"] == "published"
     assert kinds["gemm_h100"] == "measured"
 
@@ -198,6 +199,13 @@ def test_every_range_has_its_input_in_it() -> None:
             assert (one.searched is None) == (not one.of), one.name
             if one.searched:
                 assert one.searched[0] <= low < high <= one.searched[1], one.name
+
+
+def test_attention_with_a_named_kernel_ranges_over_all_kernels() -> None:
+    attention = inputs(SPEC)["attention_h20"]
+    # 0.97, 3.40 and 3.84 TB/s.
+    assert attention.values == pytest.approx((0.966 / 3.4, 3.84 / 3.4), rel=1e-3)
+    assert "from fa3-128 to hpc-ops" in attention.source
 
 
 def test_prices_of_purchases_have_no_range_of_rents() -> None:

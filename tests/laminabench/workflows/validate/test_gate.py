@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from laminabench.util.errors import UserError
-from laminabench.workflows.validate.gate import moved, read_kept
+from laminabench.workflows.validate.gate import moved, read_stored
 
 
 def of(tpot: float, printed: float | None = 3.0, name: str = "one") -> dict[str, Any]:
@@ -51,8 +51,8 @@ def test_a_file_that_is_no_validation_is_refused(tmp_path: Path) -> None:
     for text in ("[", "[]", json.dumps({"recorded": [{}]})):
         target.write_text(text)
         with pytest.raises(UserError, match="validation-not-kept"):
-            read_kept(target)
+            read_stored(target)
     with pytest.raises(UserError, match="validation-not-kept"):
-        read_kept(tmp_path / "absent.json")
+        read_stored(tmp_path / "absent.json")
     target.write_text(json.dumps(of(1.0)))
-    assert read_kept(target) == of(1.0)
+    assert read_stored(target) == of(1.0)

@@ -143,6 +143,29 @@ def test_what_it_was_set_up_with_is_asked_for(folder: Path) -> None:
         read(folder)
 
 
+def test_a_folder_says_model_device_limits_and_scheduling(folder: Path) -> None:
+    meta = json.loads((folder / "meta.json").read_text())
+    meta |= {"model": "meta-llama/Llama-3.1-8B", "hardware": {"device_name": "NVIDIA GeForce RTX 4090"}}
+    meta["vllm_version"] = "0.12.0"
+    meta["engine_kwargs"]["tensor_parallel_size"] = 2
+    (folder / "meta.json").write_text(json.dumps(meta))
+    found = read(folder).about
+    assert [found[name] for name in ("model", "deployment", "costs")] == [
+        "llama3.1-8b",
+        "2xrtx-4090",
+        "vllm-0.19",
+    ]
+    assert found["host_async"] is False
+    meta["resolved_config"] = {
+        "scheduler_config": {"async_scheduling": True},
+        "cache_config": {"enable_prefix_caching": False, "gpu_memory_utilization": 0.8},
+    }
+    (folder / "meta.json").write_text(json.dumps(meta))
+    found = read(folder, model="llama3-8b").about
+    assert (found["host_async"], found["prefix_caching"], found["memory_utilization"]) == (True, False, 0.8)
+    assert found["model"] == "llama3-8b"
+
+
 def test_a_file_that_is_none_is_refused(made: Any, tmp_path: Path) -> None:
     target = tmp_path / "made.toml"
     made().write(target)

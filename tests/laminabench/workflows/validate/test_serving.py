@@ -10,6 +10,7 @@ import pytest
 
 from laminabench.catalog.cost_file import load_costs
 from laminabench.catalog.deployment import parse_deployment
+from laminabench.catalog.find_model import modelled
 from laminabench.util.errors import UserError
 from laminabench.workflows.validate.serving import (
     ALL,
@@ -75,8 +76,41 @@ def test_lengths_are_drawn_as_the_benchmark_draws_them() -> None:
     assert 6553 <= asked.prompt_tokens.min() < 6600
     assert 8150 < asked.prompt_tokens.max() <= 8192
     assert np.mean(asked.output_tokens) == pytest.approx(0.9 * 1024, rel=0.01)
+    # numpy's legacy generator with seed 0, prompts first.
+    drawn = np.random.RandomState(0)
+    assert asked.prompt_tokens.tolist() == drawn.randint(6553, 8193, 640).tolist()
+    assert asked.output_tokens.tolist() == drawn.randint(819, 1025, 640).tolist()
     equal = point(model="qwen3-235b-a22b").trace()
     assert len(set(equal.prompt_tokens.tolist())) == 1
+
+
+def test_hosts_are_those_of_versions_devices_and_how_servers_were_started() -> None:
+    today = point(model="kimi-k2.5", device="b200", version="0.15.1").host
+    assert (today.asynchronous, today.per_step_s, today.gap_s) == (True, 0.0, 0.0)
+    assert today.out_s == pytest.approx(1.1 * 5.7e-3)
+    assert today.launch_s(modelled("kimi-k2.5")) == pytest.approx(1.1 * 1.9e-3)
+    piecewise = point(model="llama3-70b", device="h200").host
+    assert (piecewise.asynchronous, piecewise.gap_s) == (True, 5e-4)
+    synchronous = point(model="llama3.1-8b").host
+    assert (synchronous.asynchronous, synchronous.per_step_s) == (False, 1e-3)
+
+
+def test_routers_compute_in_tf32_from_a_day_on() -> None:
+    days = [point(model="minimax-m2.5", version="0.19.0", measured=f"2026-04-{day}") for day in ("08", "22")]
+    assert [each.shape().router_dtype for each in days] == ["fp32", "tf32"]
+
+
+def test_loads_that_constants_were_fitted_to_are_no_judges() -> None:
+    fit = Counter((each.model, each.device) for each in points() if each.fit)
+    assert fit["gpt-oss-120b", "h200"] == 51
+    assert not any(
+        each.fit
+        for each in points()
+        if each.server["version"] in ("0.10.2", "0.17.0") and each.device == "b200"
+    )
+    assert not any(
+        each.fit for each in points() if each.prompt_tokens > 1024 and each.model != "gpt-oss-120b"
+    )
 
 
 @pytest.mark.parametrize(
@@ -122,7 +156,7 @@ def test_groups_errors_and_targets_by_hand() -> None:
         ("b200", ALL, ""),
     ]
     first = named["h200", "gpt-oss-120b", ""]
-    assert first.errors["tpot"] == pytest.approx(Errors(2, 6.5, -1.5, -8.0))
+    assert first.errors["tpot"] == pytest.approx(Errors(2, 6.5, -1.5, -8.0, -1.5, 7.7))
     assert (first.versions, first.target, first.missed) == (("1", "2"), 7.0, False)
     assert named["h200", "kimi-k2.5", ""].missed
     assert not named["h200", "kimi-k2.5", "a reason"].missed

@@ -19,7 +19,7 @@ from laminabench.systems.live.endpoint.records import Records
 from laminabench.systems.live.endpoint.replaying import replay
 from laminabench.systems.live.endpoint.setup import Behind, EndpointSetup, Served, parse_url
 from laminabench.systems.live.endpoint.sse import Stream
-from laminabench.systems.live.endpoint.wire import GONE, Connection, Departures, NoConnectionError, Pool
+from laminabench.systems.live.endpoint.wire import CLOSED, Connection, Departures, NoConnectionError, Pool
 from laminabench.traces.table import Trace
 from laminabench.util.errors import UserError
 from laminabench.util.redact import Secret
@@ -206,7 +206,7 @@ def test_a_connection_that_was_lost_before_it_was_used_is_one_that_closed() -> N
         await stream.over
         return stream
 
-    assert asyncio.run(ask()).error == GONE
+    assert asyncio.run(ask()).error == CLOSED
 
 
 def test_what_is_lost_on_the_way_to_the_server_is_not_lateness_of_the_client() -> None:

@@ -15,7 +15,7 @@ from tiny_models import DEEPSEEK, custom, decodes, seeded, tiny
 from transformers.models.llama import modeling_llama
 
 from lamina.convert import conversion as conversion_module
-from lamina.convert import convert, cut, kept, stored
+from lamina.convert import convert, cut, disk_cache, stored
 from lamina.convert.source import open_source
 
 Change = Callable[[Any], None]
@@ -40,7 +40,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(autouse=True)
 def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    monkeypatch.delenv(kept.SWITCH, raising=False)
+    monkeypatch.delenv(disk_cache.SWITCH, raising=False)
     monkeypatch.setenv("LAMINABENCH_HOME", str(tmp_path))
     return tmp_path / "conversions"
 
@@ -53,7 +53,7 @@ def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
         def get(self, *_: Any) -> None:
             return None
 
-    monkeypatch.setattr(conversion_module, "_kept", Nothing())
+    monkeypatch.setattr(conversion_module, "_memory_cache", Nothing())
     monkeypatch.setattr(cut, "_graph", {})
 
 
@@ -80,7 +80,7 @@ def test_what_decides_is_in_the_name(folder: Path, monkeypatch: pytest.MonkeyPat
     convert(config, torch.bfloat16)
     convert(config, torch.float32, rope="recompute")
     convert(tiny("Llama", num_hidden_layers=1, attention_bias=True), torch.float32)
-    monkeypatch.setattr(kept, "_code_of_converter", lambda: "another")
+    monkeypatch.setattr(disk_cache, "_code_of_converter", lambda: "another")
     convert(config, torch.float32)
     assert len(files(folder)) == 5
     assert all(path.stat().st_mode & 0o777 == 0o600 for path in files(folder))
@@ -92,20 +92,20 @@ def test_it_can_be_turned_off(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert files(folder) == []
     convert(config)
     assert not convert(config, keep=False).known
-    monkeypatch.setenv(kept.SWITCH, "off")
+    monkeypatch.setenv(disk_cache.SWITCH, "off")
     assert not convert(config).known
     assert len(files(folder)) == 1
 
 
 def signed(text: bytes) -> bytes:
-    return kept._MAGIC + hashlib.sha256(text).digest() + text
+    return disk_cache._MAGIC + hashlib.sha256(text).digest() + text
 
 
 def forged(change: Change) -> Callable[[bytes], bytes]:
     """A file with other content, whose checksum is right."""
 
     def write(data: bytes) -> bytes:
-        plain = msgspec.msgpack.decode(data[len(kept._MAGIC) + 32 :])
+        plain = msgspec.msgpack.decode(data[len(disk_cache._MAGIC) + 32 :])
         change(plain)
         return signed(msgspec.msgpack.encode(plain))
 
@@ -132,9 +132,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """The file of a conversion."""
     home = tmp_path_factory.mktemp("home")
     with pytest.MonkeyPatch.context() as patch:
-        patch.delenv(kept.SWITCH, raising=False)
+        patch.delenv(disk_cache.SWITCH, raising=False)
         patch.setenv("LAMINABENCH_HOME", str(home))
-        patch.setattr(conversion_module, "_kept", {})
+        patch.setattr(conversion_module, "_memory_cache", {})
         convert(tiny("Llama", num_hidden_layers=1))
     (path,) = files(home / "conversions")
     return path.read_bytes()
@@ -159,13 +159,13 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 )
 def test_what_is_wrong_is_not_taken(damage: Callable[[bytes], bytes], whole: bytes, folder: Path) -> None:
     source = open_source(tiny("Llama", num_hidden_layers=1), None)
-    path = kept._path(source, "carry", "model")
+    path = disk_cache._path(source, "carry", "model")
     assert path
     path.parent.mkdir()
     path.write_bytes(whole)
-    assert kept.load(source, "carry", "model")
+    assert disk_cache.load(source, "carry", "model")
     path.write_bytes(damage(whole))
-    assert kept.load(source, "carry", "model") is None
+    assert disk_cache.load(source, "carry", "model") is None
     assert files(folder) == [], "it is made anew"
 
 
@@ -189,7 +189,7 @@ def test_old_ones_go(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     convert(tiny("Llama", num_hidden_layers=1))
     (path,) = files(folder)
     os.utime(path, (1, 1))
-    monkeypatch.setattr(kept, "MOST_BYTES", path.stat().st_size + 100)
+    monkeypatch.setattr(disk_cache, "MOST_BYTES", path.stat().st_size + 100)
     convert(tiny("Llama", num_hidden_layers=1, vocab_size=98))
     assert len(files(folder)) == 1
     assert path not in files(folder)

@@ -1,9 +1,10 @@
-"""One layer traced for all that are alike: their graph is a copy of its own.
+"""Trace one layer of each repeated kind and copy its graph for the others.
 
-Layers are alike if they are built alike (classes, numbers, shapes: all but weights and the layer's number),
-if they are called alike, and if what runs does not depend on the number: while such a layer is traced, its
-number is an object from which nothing can be computed. Whatever does not fit is traced in full instead. So
-the copies are what tracing each layer would have given, which for 80 layers takes ten times as long.
+Layers are of one kind if they are built identically (classes, numbers, shapes: all but weights and the
+layer's number), are called with equal arguments, and compute nothing from their number: while the first one
+is traced, its number is an object that refuses every computation. If any of this fails, all layers are
+traced in full. The copies equal what tracing each layer would give, which for 80 layers takes ten times as
+long.
 """
 
 from __future__ import annotations
@@ -20,19 +21,19 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
-# What models call a layer's number.
+# The attribute in which models store a layer's number.
 _NUMBER = "layer_idx"
-# Fewer are not worth two more operators.
+# With fewer layers the two extra operators cost more than they save.
 _FEWEST = 3
 _PLAIN = (int, float, str, bytes, bool, type(None), torch.dtype, torch.device)
 
 
-class NotAlikeError(Exception):
-    """Layers that looked alike are not, or nobody can tell."""
+class NotIdenticalError(Exception):
+    """Layers that looked identical are not, or it cannot be determined."""
 
 
 class LayerNumber:
-    """Stands for a layer's number: it can be handed on, and nothing else can be done with it."""
+    """Placeholder for a layer's number: it can be passed on, and refuses any computation."""
 
     __slots__ = ("known",)
 
@@ -40,7 +41,7 @@ class LayerNumber:
         self.known = known
 
     def _refuse(self, *_: object) -> NoReturn:
-        raise NotAlikeError("what a layer computes depends on its number")
+        raise NotIdenticalError("what a layer computes depends on its number")
 
     __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __bool__ = __hash__ = __index__ = _refuse
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __mod__ = __rmod__ = _refuse
@@ -48,14 +49,14 @@ class LayerNumber:
     __int__ = __float__ = __str__ = __repr__ = __format__ = _refuse
 
 
-def known_number(number: Any) -> int:
-    """A layer's number for those who count layers."""
+def layer_number(number: Any) -> int:
+    """Return a layer's number, whether it is an int or a LayerNumber."""
     result: int = number.known if isinstance(number, LayerNumber) else number
     return result
 
 
 class Cache(Protocol):
-    """What counts attention operators."""
+    """The attributes of a cache that count attention operators."""
 
     layers: int
     layer_idx: int
@@ -63,13 +64,13 @@ class Cache(Protocol):
 
 @dataclass
 class Kind:
-    """Layers that are built alike: the first one is traced, the others are copies."""
+    """Layers with the same structure: the first is traced, the others are copies of it."""
 
     number: int
     layers: nn.ModuleList
     path: str  # of the list
     members: list[int]
-    # How the first one was called, and what it gave.
+    # Arguments and results of the first one, flattened.
     given: list[Any] = field(default_factory=list)
     takes: TreeSpec | None = None
     made: list[Any] = field(default_factory=list)
@@ -88,13 +89,13 @@ class _Copy:
     attention: int
 
 
-# What the fake operators below give; tracing runs in this thread.
+# Read by the fake operators below, which run in the tracing thread.
 _copies: ContextVar[list[_Copy]] = ContextVar("copies")
 
 
 @torch.library.custom_op("lamina::edge", mutates_args=())
 def edge(given: list[Tensor], kind: int) -> list[Tensor]:  # noqa: ARG001
-    """Where the layer that is traced begins, and where it ends."""
+    """Mark the start and the end of the layer that is traced."""
     raise AssertionError("the edges of a layer are for tracing only")
 
 
@@ -103,45 +104,45 @@ def _(given: list[Tensor], kind: int) -> list[Tensor]:  # noqa: ARG001
     return [one.new_empty_strided(one.shape, one.stride()) for one in given]
 
 
-@torch.library.custom_op("lamina::alike", mutates_args=())
-def alike(given: list[Tensor], number: int) -> list[Tensor]:  # noqa: ARG001
-    """Stands for a layer that is like the one that was traced."""
-    raise AssertionError("a layer that is alike is for tracing only")
+@torch.library.custom_op("lamina::layer_copy", mutates_args=())
+def layer_copy(given: list[Tensor], number: int) -> list[Tensor]:  # noqa: ARG001
+    """Placeholder for a layer with the structure of the traced one."""
+    raise AssertionError("a layer's copy is for tracing only")
 
 
-@alike.register_fake
+@layer_copy.register_fake
 def _(given: list[Tensor], number: int) -> list[Tensor]:
     copies = _copies.get()  # waits: it is a context's variable
     made = [one for one in copies[number].kind.made if isinstance(one, Tensor)]
     return [given[0].new_empty_strided(one.shape, one.stride(), dtype=one.dtype) for one in made]
 
 
-_EDGE, _ALIKE = torch.ops.lamina.edge.default, torch.ops.lamina.alike.default
+_EDGE, _COPY = torch.ops.lamina.edge.default, torch.ops.lamina.layer_copy.default
 
 
-def kinds_of(model: nn.Module, layers: int) -> list[Kind]:
-    """Layers of a model that are built alike, where there are enough."""
+def repeated_kinds(model: nn.Module, layers: int) -> list[Kind]:
+    """Group the layers of a model by structure; groups that are too small are left out."""
     uses: dict[int, int] = {}
     for _, one in model.named_parameters(remove_duplicate=False):
         uses[id(one)] = uses.get(id(one), 0) + 1
-    found: list[Kind] = []
+    kinds: list[Kind] = []
     for path, stack in model.named_modules():
         if not isinstance(stack, nn.ModuleList) or len(stack) != layers:
             continue
-        faces: dict[Any, list[int]] = {}
+        by_structure: dict[Any, list[int]] = {}
         for member, layer in enumerate(stack):
             shared = any(uses[id(one)] > 1 for one in layer.parameters())
-            face = member if shared else _face(layer, member)
-            faces.setdefault(face, []).append(member)
-        for members in faces.values():
+            structure = member if shared else _structure(layer, member)
+            by_structure.setdefault(structure, []).append(member)
+        for members in by_structure.values():
             if len(members) >= _FEWEST:
-                found.append(Kind(len(found), stack, path, members))
-        return found  # what is inside layers is a part of them
-    return found
+                kinds.append(Kind(len(kinds), stack, path, members))
+        return kinds  # lists inside layers are part of the layers
+    return kinds
 
 
-def _face(module: nn.Module, number: int) -> tuple[object, ...]:
-    """Equal for modules that differ in weights and number only."""
+def _structure(module: nn.Module, number: int) -> tuple[object, ...]:
+    """Return a key that is equal for modules which differ only in weights and number."""
     state = {**vars(module)}
     parameters, buffers, children = (state.pop(name) for name in ("_parameters", "_buffers", "_modules"))
     tensors = [
@@ -153,12 +154,12 @@ def _face(module: nn.Module, number: int) -> tuple[object, ...]:
         (name, "number" if name == _NUMBER and value == number else _value(value))
         for name, value in state.items()
     ]
-    inside = [(name, child and _face(child, number)) for name, child in children.items()]
+    inside = [(name, child and _structure(child, number)) for name, child in children.items()]
     return (type(module), tuple(tensors), tuple(own), tuple(inside))
 
 
 def _value(value: object) -> object:
-    """Equal for equal plain values, of one type; anything else is only like itself."""
+    """Return a key that is equal for equal plain values of one type; any other value equals only itself."""
     if isinstance(value, _PLAIN):
         return type(value), value
     if isinstance(value, (list, tuple)):
@@ -172,8 +173,8 @@ def _value(value: object) -> object:
     return id(value)
 
 
-class _StandIn(nn.Module):
-    """In the place of a layer that is like the traced one."""
+class _Placeholder(nn.Module):
+    """Module that replaces a layer with the structure of the traced one."""
 
     def __init__(self, kind: Kind, member: int, cache: Cache) -> None:
         super().__init__()
@@ -181,22 +182,22 @@ class _StandIn(nn.Module):
         self.__dict__["_stands_for"] = kind.layers[member], kind, member, cache
 
     def __getattr__(self, name: str) -> Any:
-        """Models may look at a layer's kind before they call it."""
+        """Return a plain attribute of the layer: models may read its type before they call it."""
         value = getattr(self.__dict__["_stands_for"][0], name)
         if not isinstance(value, _PLAIN) or name == _NUMBER:
-            raise NotAlikeError(f"{name} of a layer is used from outside")
+            raise NotIdenticalError(f"{name} of a layer is used from outside")
         return value
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         _, kind, member, cache = self.__dict__["_stands_for"]
         leaves, takes = tree_flatten((args, kwargs))
         if kind.takes is None or takes != kind.takes or not all(map(_same, leaves, kind.given)):
-            raise NotAlikeError("layers are called differently")
+            raise NotIdenticalError("layers are called differently")
         if kind.attentions and member != cache.layers:
-            raise NotAlikeError("layers are not called in their order")
+            raise NotIdenticalError("layers are not called in their order")
         copies = _copies.get()  # waits: it is a context's variable
         copies.append(_Copy(kind, member, cache.layers))
-        made = iter(alike([one for one in leaves if isinstance(one, Tensor)], len(copies) - 1))
+        made = iter(layer_copy([one for one in leaves if isinstance(one, Tensor)], len(copies) - 1))
         cache.layers += kind.attentions
         cache.layer_idx = member if kind.attentions else cache.layer_idx
         return tree_unflatten(
@@ -212,11 +213,11 @@ def _same(one: object, other: object) -> bool:
 
 
 def _traced(kind: Kind, forward: Callable[..., Any], cache: Cache) -> Callable[..., Any]:
-    """The forward of the layer that is traced, between edges."""
+    """Wrap the traced layer's forward between two edge operators."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         if kind.takes is not None:
-            raise NotAlikeError("a layer is called more than once")
+            raise NotIdenticalError("a layer is called more than once")
         kind.given, kind.takes = tree_flatten((args, kwargs))
         kind.attention = cache.layers
         args, kwargs = tree_unflatten(_edged(kind.given, kind), kind.takes)
@@ -230,14 +231,14 @@ def _traced(kind: Kind, forward: Callable[..., Any], cache: Cache) -> Callable[.
 def _edged(leaves: Sequence[Any], kind: Kind) -> list[Any]:
     tensors = [one for one in leaves if isinstance(one, Tensor)]
     if not tensors:
-        raise NotAlikeError("a layer is given or gives no tensors")
+        raise NotIdenticalError("a layer is given or gives no tensors")
     passed = iter(edge(tensors, kind.number))
     return [next(passed) if isinstance(one, Tensor) else one for one in leaves]
 
 
 @contextmanager
-def standing_in(kinds: Sequence[Kind], cache: Cache) -> Iterator[list[_Copy]]:
-    """While the model is traced, only one layer of each kind is; where the others are called."""
+def replaced_layers(kinds: Sequence[Kind], cache: Cache) -> Iterator[list[_Copy]]:
+    """Replace all but one layer of each kind while the model is traced; yields the calls of the others."""
     copies: list[_Copy] = []
     active = _copies.set(copies)
     numbered: list[tuple[nn.Module, int]] = []
@@ -252,7 +253,7 @@ def standing_in(kinds: Sequence[Kind], cache: Cache) -> Iterator[list[_Copy]]:
             layer.__dict__["forward"] = _traced(kind, layer.forward, cache)
             for member in kind.members[1:]:
                 replaced.append((kind.layers, member, kind.layers[member]))
-                kind.layers[member] = _StandIn(kind, member, cache)
+                kind.layers[member] = _Placeholder(kind, member, cache)
         yield copies
     finally:
         _copies.reset(active)
@@ -266,7 +267,7 @@ def standing_in(kinds: Sequence[Kind], cache: Cache) -> Iterator[list[_Copy]]:
 
 @dataclass(frozen=True)
 class _Body:
-    """The nodes of a traced layer: what it is given, what it runs, what it gives."""
+    """The nodes of a traced layer: inputs, operators and outputs."""
 
     enter: fx.Node
     given: tuple[fx.Node, ...]
@@ -281,16 +282,16 @@ def expand(
     model: nn.Module,
     numbered: Sequence[object],
 ) -> None:
-    """Put a copy of the traced layer's nodes in the place of each layer like it.
+    """Replace each placeholder with a copy of the traced layer's nodes.
 
-    `tensors` are the parameters' and the buffers' nodes, to which those of the copies are added; of
-    `numbered` operators the fourth or second argument is the number of an attention operator.
+    `tensors` are the nodes of parameters and buffers, to which those of the copies are added; the fourth or
+    second argument of a `numbered` operator is the number of an attention operator.
     """
     named = {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers())}
     first = next(node for node in graph.nodes if node.op == "call_function")
     kinds = {one.kind.number: one.kind for one in copies}
     bodies = {number: _body(graph, kind, tensors) for number, kind in kinds.items()}
-    for node in [node for node in graph.nodes if node.target is _ALIKE]:
+    for node in [node for node in graph.nodes if node.target is _COPY]:
         copy = copies[node.args[1]]
         body = bodies[copy.kind.number]
         known = dict(zip(body.given, node.args[0], strict=True))
@@ -301,7 +302,7 @@ def expand(
                 if one.target in numbered:
                     _renumber(known[one], copy.attention - copy.kind.attention)
         _replace(graph, node, [known.get(one, one) for one in body.gives])
-    for body in bodies.values():  # what came out of the first edge is what went in
+    for body in bodies.values():  # the first edge passes its inputs through
         _replace(graph, body.enter, list(body.enter.args[0]))  # type: ignore[arg-type]
 
 
@@ -319,12 +320,12 @@ def _body(graph: fx.Graph, kind: Kind, tensors: Sequence[dict[fx.Node, str]]) ->
     prefix = kind.prefix(kind.members[0])
     for one in inside:
         if one.op != "call_function" or any(user not in here for user in one.users):
-            raise NotAlikeError("what a layer computes is used beside it")
+            raise NotIdenticalError("values inside a layer are used outside it")
         for used in one.all_input_nodes:
             name = next((names[used] for names in tensors if used in names), prefix)
             free = used.op == "placeholder" or isinstance(used.meta.get("val"), torch.SymInt)
             if used not in here and not (free and name.startswith(prefix)):
-                raise NotAlikeError("a layer uses what it is not given")
+                raise NotIdenticalError("a layer uses what it is not given")
     places = {one.args[1]: one for one in taken}
     given = tuple(places.get(number, before) for number, before in enumerate(entered))
     _replace_getitems(leave, gives)
@@ -339,14 +340,14 @@ def _own(
     tensors: Sequence[dict[fx.Node, str]],
     named: Mapping[str, Tensor],
 ) -> Callable[[fx.Node], fx.Node]:
-    """Of a node outside the traced layer what a copy uses: its own weight, or the same."""
-    of_first, mine = copy.kind.prefix(copy.kind.members[0]), copy.kind.prefix(copy.member)
+    """Return the mapping from an outer node to what a copy uses instead: its own weight, or the same node."""
+    of_first, own = copy.kind.prefix(copy.kind.members[0]), copy.kind.prefix(copy.member)
     made: dict[fx.Node, fx.Node] = {}
 
     def find(used: fx.Node) -> fx.Node:
         for names in tensors:
             if used in names and used not in made:
-                name = mine + names[used].removeprefix(of_first)
+                name = own + names[used].removeprefix(of_first)
                 with graph.inserting_before(first):
                     node = graph.placeholder("p_" + name.replace(".", "_"))
                 node.meta["val"] = named[name]
@@ -357,7 +358,7 @@ def _own(
 
 
 def _renumber(node: fx.Node, by: int) -> None:
-    """Which attention operator this is, or belongs to."""
+    """Add `by` to the attention number of an operator."""
     place = 3 if len(node.args) > 3 else 1
     number = node.args[place]
     assert isinstance(number, int)

@@ -1,8 +1,8 @@
-"""Conversions that stay: on disk, by what they are made of, so that an architecture is traced once.
+"""A cache of conversions on disk, so that an architecture is traced once.
 
-A file is data and not code (see stored.py), and is taken only if nobody else can have written it. Its name is
-a hash of all that decides what is in it: the config, the code of the model and of the converter, the versions
-of torch and transformers, and how it was asked for. LAMINABENCH_CONVERSIONS=off keeps none.
+A file is data and not code (see stored.py), and is read only if no other user can have written it. Its name
+is a hash of all inputs: the config, the code of the model and of the converter, the versions of torch and
+transformers, and the options. LAMINABENCH_CONVERSIONS=off disables the cache.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ if TYPE_CHECKING:
 SWITCH = "LAMINABENCH_CONVERSIONS"
 _MAGIC = b"lamina conversion 1\n"
 _SUFFIX = ".conversion"
-# All files together; one of 80 layers takes 0.2 MB.
+# Limit of all files together; a model of 80 layers takes 0.2 MB.
 MOST_BYTES = 64 << 20
 _MODELS = "transformers.models."
-# What a module of transformers may have in it besides its own functions.
+# Packages whose objects a module of transformers may contain besides its own functions.
 _FAMILIAR = frozenset(
     {"torch", "transformers", "builtins", "typing", "functools", "types", "enum", "re", "logging"}
 )
 
 
 def load(source: Source, rope: str, absorb: str) -> SlicedModel | None:
-    """What has been kept of this architecture, if there is something and it is whole."""
+    """Return the cached conversion of this architecture, or None if there is none or it is damaged."""
     path = _path(source, rope, absorb)
     if path is None:
         return None
@@ -53,34 +53,34 @@ def load(source: Source, rope: str, absorb: str) -> SlicedModel | None:
         text = _read(path)
         if text is None:
             return None
-        found = from_plain(msgspec.msgpack.decode(text))
-    except Exception:  # whatever is wrong with it, it is of no use
+        result = from_plain(msgspec.msgpack.decode(text))
+    except Exception:  # a file that cannot be read is removed
         with suppress(OSError):
             path.unlink()
         return None
     with suppress(OSError):
-        os.utime(path)  # used last
-    return found
+        os.utime(path)  # eviction is by time of use
+    return result
 
 
 def store(model: SlicedModel, source: Source, rope: str, absorb: str) -> None:
-    """Keep it, if it can be; the file appears whole or not at all."""
+    """Write a conversion to the cache; the file is renamed into place, and failures are ignored."""
     path = _path(source, rope, absorb)
     if path is None:
         return
     try:
         text = msgspec.msgpack.encode(to_plain(model))
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle, beside = tempfile.mkstemp(dir=path.parent)  # nobody else may read or write it
+        handle, temporary = tempfile.mkstemp(dir=path.parent)  # only this user may read or write it
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(_MAGIC + hashlib.sha256(text).digest() + text)
-            Path(beside).replace(path)
+            Path(temporary).replace(path)
         except BaseException:
-            Path(beside).unlink()
+            Path(temporary).unlink()
             raise
         _bound(path.parent)
-    except Exception:  # a full disk, a folder of somebody else, an operator that is not known
+    except Exception:  # a full disk, another user's folder, an unknown operator
         return
 
 
@@ -92,7 +92,7 @@ def _path(source: Source, rope: str, absorb: str) -> Path | None:
 
 
 def _read(path: Path) -> bytes | None:
-    """A file's content, unless others may have written it."""
+    """Return a file's content, or None if other users may have written it."""
     try:
         with path.open("rb") as file:
             for state in (os.fstat(file.fileno()), path.parent.stat()):
@@ -108,7 +108,7 @@ def _read(path: Path) -> bytes | None:
 
 
 def _bound(folder: Path) -> None:
-    """The files that were not used for longest go."""
+    """Remove the least recently used files beyond the limit."""
     states = sorted(
         ((one.stat().st_mtime_ns, one.stat().st_size, one) for one in folder.iterdir() if one.is_file()),
         reverse=True,
@@ -121,7 +121,7 @@ def _bound(folder: Path) -> None:
 
 
 def _key(source: Source, rope: str, absorb: str) -> str | None:
-    """None where nobody knows what a conversion follows from: a class of somebody else, or patched code."""
+    """Return the cache key; None for classes outside transformers and for patched code."""
     classes = [type(source.config), *([] if source.model_class is None else [source.model_class])]
     modules = {one.__module__ for one in classes}
     if not all(name.startswith(_MODELS) for name in modules) or _patched(modules):
@@ -144,7 +144,7 @@ def _code_of_converter() -> str:
 
 @cache
 def _code_of_transformers() -> str:
-    """Its version, and what models have in common."""
+    """Return the version of transformers and a hash of the files that models share."""
     import transformers
 
     root = Path(transformers.__file__).parent
@@ -157,8 +157,8 @@ def _code_in(folder: Path) -> str:
 
 
 def _folder(module: str) -> Path:
-    found = sys.modules.get(module) or find_spec(module)
-    return Path(str(getattr(found, "__file__", None) or getattr(found, "origin", ""))).parent
+    loaded = sys.modules.get(module) or find_spec(module)
+    return Path(str(getattr(loaded, "__file__", None) or getattr(loaded, "origin", ""))).parent
 
 
 def _hash(files: Iterator[Path] | list[Path]) -> str:
@@ -169,7 +169,7 @@ def _hash(files: Iterator[Path] | list[Path]) -> str:
 
 
 def _patched(modules: set[str]) -> bool:
-    """Whether code of transformers was replaced in this process: then its files do not say what is run."""
+    """Return whether code of transformers was replaced in this process, so that its files are outdated."""
     packages = {name.rpartition(".")[0] + "." for name in modules}
     common = {"masking_utils", "modeling_rope_utils", "activations", "modeling_layers"}
     ours = {f"transformers.{name}" for name in common}
@@ -178,9 +178,9 @@ def _patched(modules: set[str]) -> bool:
         for name, module in list(sys.modules.items())
         if isinstance(module, ModuleType)
         and (name in ours or any(map(name.startswith, packages)))
-        and ".configuration_" not in name  # what it says is known
+        and ".configuration_" not in name  # configs are part of the key anyway
     ]
-    return any(not _own(value) for module in loaded for value in _functions(module))
+    return any(not _is_library_code(value) for module in loaded for value in _functions(module))
 
 
 def _functions(module: ModuleType) -> Iterator[object]:
@@ -191,7 +191,7 @@ def _functions(module: ModuleType) -> Iterator[object]:
                 yield getattr(inner, "__func__", inner)
 
 
-def _own(value: object) -> bool:
+def _is_library_code(value: object) -> bool:
     if isinstance(value, FunctionType):
         return _familiar(value.__code__)
     root = type(value).__module__.partition(".")[0]
@@ -199,7 +199,7 @@ def _own(value: object) -> bool:
 
 
 def _familiar(code: CodeType) -> bool:
-    """Whether it is of transformers, torch or Python itself; generated code has no file."""
+    """Return whether code is from transformers, torch or Python; generated code has no file."""
     return code.co_filename.startswith((*_roots(), "<"))
 
 

@@ -56,7 +56,7 @@ def test_the_other_rope_mode_cuts_the_same_graph(traced: list[Any], monkeypatch:
     assert len(traced) == 2
     assert alone[0] != alone[1]
     for order in (modes, modes[::-1]):
-        monkeypatch.setattr(conversion_module, "_kept", {})
+        monkeypatch.setattr(conversion_module, "_memory_cache", {})
         assert {rope: sources(rope) for rope in order} == dict(zip(modes, alone, strict=True))
     assert len(traced) == 2
 
@@ -86,7 +86,7 @@ def test_a_model_that_was_changed_is_refused_though_its_architecture_is_known() 
 def test_those_not_asked_for_in_a_long_time_are_forgotten(
     traced: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conversion_module, "_MOST_KEPT", 2)
+    monkeypatch.setattr(conversion_module, "_MOST_CACHED", 2)
     first, second, third = (tiny("Llama", num_hidden_layers=1, vocab_size=50 + i) for i in range(3))
     for config in (first, second, first, third):
         convert(config)

@@ -1,4 +1,4 @@
-"""Of layers that are alike one is traced; what comes of it is what tracing all of them gives."""
+"""One layer of each kind is traced; the result equals tracing all of them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from lamina.convert import Conversion, convert, cut, trace
 from lamina.convert import conversion as conversion_module
-from lamina.convert.alike import LayerNumber, NotAlikeError, kinds_of
 from lamina.convert.constants import weight_name
+from lamina.convert.repeated_layers import LayerNumber, NotIdenticalError, repeated_kinds
 
 LAYERS = 6
 CONFIGS: dict[str, dict[str, Any]] = {
@@ -34,18 +34,18 @@ pytestmark = pytest.mark.usefixtures("nothing_known")
 
 
 @pytest.fixture
-def tried(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+def attempts(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether layers were copied, of each model that was traced."""
-    found: list[bool] = []
-    trace_alike = trace._trace_alike
+    attempts: list[bool] = []
+    trace_repeated = trace._trace_repeated
 
-    def noted(*given: Any) -> Any:
-        traced = trace_alike(*given)
-        found.append(traced is not None)
+    def recorded(*given: Any) -> Any:
+        traced = trace_repeated(*given)
+        attempts.append(traced is not None)
         return traced
 
-    monkeypatch.setattr(trace, "_trace_alike", noted)
-    return found
+    monkeypatch.setattr(trace, "_trace_repeated", recorded)
+    return attempts
 
 
 def facts(conversion: Conversion) -> list[object]:
@@ -71,20 +71,20 @@ def facts(conversion: Conversion) -> list[object]:
 @pytest.mark.long(but=["Gemma3Text"])
 @pytest.mark.parametrize("family", CONFIGS)
 def test_copies_are_what_tracing_each_layer_gives(
-    family: str, tried: list[bool], monkeypatch: pytest.MonkeyPatch
+    family: str, attempts: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = tiny(family, **{"num_hidden_layers": LAYERS} | CONFIGS[family])
     copied = facts(convert(config, keep=False))
-    assert tried == [True]
-    conversion_module._kept.clear()
+    assert attempts == [True]
+    conversion_module._memory_cache.clear()
     cut._graph.clear()
-    monkeypatch.setattr(trace, "kinds_of", lambda *_: [])
+    monkeypatch.setattr(trace, "repeated_kinds", lambda *_: [])
     assert facts(convert(config, keep=False)) == copied
 
 
-def test_copied_layers_decode_as_the_model_does(tried: list[bool]) -> None:
+def test_copied_layers_decode_as_the_model_does(attempts: list[bool]) -> None:
     decodes(seeded(tiny("Llama", num_hidden_layers=4)))
-    assert tried == [True]
+    assert attempts == [True]
 
 
 class Mlp(nn.Module):
@@ -127,7 +127,7 @@ def of_kind(kind: str) -> transformers.PreTrainedModel:
 
 @pytest.mark.long(but=["nothing-*", "decides*"])
 @pytest.mark.parametrize(
-    ("kind", "alike"),
+    ("kind", "expected"),
     [
         ("nothing", [True]),
         ("computes with it", [False]),
@@ -137,18 +137,18 @@ def of_kind(kind: str) -> transformers.PreTrainedModel:
     ],
 )
 def test_layers_that_depend_on_their_number_are_all_traced(
-    kind: str, alike: list[bool], tried: list[bool]
+    kind: str, expected: list[bool], attempts: list[bool]
 ) -> None:
     decodes(of_kind(kind))
-    assert tried == alike
+    assert attempts == expected
 
 
 def test_weights_that_layers_share_are_no_copies() -> None:
     model: Any = seeded(tiny("Llama", num_hidden_layers=4))
-    (kind,) = kinds_of(model, 4)
+    (kind,) = repeated_kinds(model, 4)
     assert kind.members == [0, 1, 2, 3]
     model.model.layers[2].mlp.up_proj.weight = model.model.layers[0].mlp.up_proj.weight
-    assert kinds_of(model, 4) == [], "two are left, which are not worth it"
+    assert repeated_kinds(model, 4) == [], "two are left, which are not worth it"
 
 
 @pytest.mark.parametrize(
@@ -166,5 +166,5 @@ def test_weights_that_layers_share_are_no_copies() -> None:
     ],
 )
 def test_nothing_can_be_computed_from_a_layers_number(use: Any) -> None:
-    with pytest.raises((NotAlikeError, TypeError)):
+    with pytest.raises((NotIdenticalError, TypeError)):
         use(LayerNumber(1))

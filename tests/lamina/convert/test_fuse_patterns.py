@@ -20,7 +20,7 @@ def _found(family: str, dtype: torch.dtype = torch.bfloat16, **changes: Any) -> 
     """In all slices together."""
     found: Counter[str] = Counter()
     for kind in converted(family, dtype, **changes).classes:
-        for name, count in kind.fused(Fusing(merge=False)).found.items():
+        for name, count in kind.fused(Fusing(merge=False)).counts.items():
             found[name] += count * len(kind.members)
     return {name: count for name, count in found.items() if count}
 
@@ -53,8 +53,8 @@ def test_nothing_of_it_is_left_in_the_source() -> None:
 def test_products_of_one_value_are_one() -> None:
     kind = converted("Llama").classes[1]
     assert kind.source.count("linear(") == 7
-    apart, joined = kind.fused(Fusing()), kind.fused(Fusing(join=True))
-    assert apart.code.text.count("linear(") == 5, "gate and up, k and v"
+    separate, joined = kind.fused(Fusing()), kind.fused(Fusing(join=True))
+    assert separate.code.text.count("linear(") == 5, "gate and up, k and v"
     assert joined.code.text.count("linear(") == 4, "q, k and v, too"
     assert [len(numbers) for numbers in joined.made_of() if len(numbers) > 1] == [2, 3]
     assert sorted(number for numbers in joined.made_of() for number in numbers) == list(range(9))
@@ -96,7 +96,7 @@ def test_what_only_looks_like_it_is_left_alone() -> None:
         lookalikes = (other_power, other_value, not_over_rows, one_number_gates_all)
         return torch.stack([one(up, x) for one in lookalikes]).sum(0)
 
-    assert _alone(all_of_them).found == usual
+    assert _alone(all_of_them).counts == usual
 
 
 def test_what_others_use_stays() -> None:
@@ -105,5 +105,5 @@ def test_what_others_use_stays() -> None:
         return active * x + active
 
     fused = _alone(both)
-    assert fused.found["gated activation"] == 1
+    assert fused.counts["gated activation"] == 1
     assert "silu_1 = silu(" in fused.code.text

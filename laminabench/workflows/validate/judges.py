@@ -1,0 +1,85 @@
+"""Loads of servers by role: judges, those that constants were fitted to, and those that queue for KV."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from laminabench.workflows.validate.serving import METRICS, Errors, Judged
+
+# In percent, of absolute errors, or of signed ones either way.
+OF_ALL = {"ttft median": 10.0, "tpot median": 5.0, "ttft p90": 25.0}
+OF_TODAY = {"ttft median": 8.0, "tpot median": 4.0}
+OF_A_GROUP = {"ttft signed": 10.0}
+# Fewer loads make no group that anything is asked of.
+ENOUGH = 10
+TODAY = (0, 15)
+
+
+class Standing(NamedTuple):
+    """A group of loads, its errors, and what is asked of these."""
+
+    group: str
+    role: str  # judge, fit or queued
+    errors: Mapping[str, Errors]  # by metric
+    targets: Mapping[str, float]
+
+    @property
+    def loads(self) -> int:
+        return self.errors["ttft"].points
+
+    @property
+    def missed(self) -> list[str]:
+        """The targets that are not met."""
+        return [name for name, most in self.targets.items() if not abs(self.value(name)) <= most]
+
+    def value(self, name: str) -> float:
+        metric, statistic = name.split(" ")
+        return float(getattr(self.errors[metric], statistic))
+
+    def describe(self) -> dict[str, Any]:
+        """Return a JSON description."""
+        numbers = {
+            metric: {name: getattr(errors, name) for name in ("median", "signed", "p90")}
+            for metric, errors in self.errors.items()
+        }
+        of = {"group": self.group, "role": self.role, "loads": self.loads}
+        return {**of, **numbers, "targets": dict(self.targets), "missed": self.missed}
+
+
+def standings(predictions: Sequence[Judged]) -> list[Standing]:
+    """Return all judges, those of today, each group of them; then fit rows and loads that queue for KV."""
+    return [each for each in _standings(predictions) if each.loads]
+
+
+def _standings(predictions: Sequence[Judged]) -> Iterator[Standing]:
+    sound = [each for each in predictions if not each.point.off and each.tpot_ms is not None]
+    settled = [each for each in sound if not each.queued]
+    judges = [each for each in settled if not each.point.fit]
+    yield _standing("all", "judge", judges, OF_ALL)
+    yield _standing("vLLM 0.15 and later", "judge", [each for each in judges if _today(each)], OF_TODAY)
+    for name, group in _grouped(judges):
+        yield _standing(name, "judge", group, OF_A_GROUP if len(group) >= ENOUGH else {})
+    fit = [each for each in settled if each.point.fit]
+    yield _standing("all", "fit", fit, {})
+    for name, group in _grouped(fit):
+        yield _standing(name, "fit", group, {})
+    yield _standing("all", "queued", [each for each in sound if each.queued], {})
+
+
+def _grouped(predictions: Sequence[Judged]) -> list[tuple[str, list[Judged]]]:
+    groups: dict[str, list[Judged]] = {}
+    for each in predictions:
+        about = each.point.server
+        name = " ".join(str(about[key]) for key in ("model", "device", "version", "precision"))
+        groups.setdefault(name, []).append(each)
+    return sorted(groups.items())
+
+
+def _standing(name: str, role: str, group: Sequence[Judged], targets: Mapping[str, float]) -> Standing:
+    return Standing(name, role, {metric: Errors.of(group, metric) for metric in METRICS}, targets)
+
+
+def _today(each: Judged) -> bool:
+    numbers = str(each.point.server["version"]).split(".")
+    return all(map(str.isdecimal, numbers)) and tuple(map(int, numbers)) >= TODAY

@@ -1,0 +1,32 @@
+"""A plan whose winner another attention kernel changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from laminabench.catalog.hardware import load_devices
+from laminabench.workflows.plan.answer import answer
+from laminabench.workflows.plan.question import Limits, candidates
+
+LIMIT_MS = 100.0
+
+
+def test_a_winner_on_h20_that_vllm_s_own_kernel_changes(draw_trace: Any, ask: Any) -> None:
+    trace = draw_trace(7, requests=300, prompt=18_000, output=60, spread=0.1)
+    question = ask(trace, LIMIT_MS, costs="vllm-0.24")
+    devices = [load_devices()[name] for name in ("h200", "h20")]
+    every = list(candidates(("vllm",), question.model, devices, Limits(90.0)))
+    found = answer(question, every, jobs=1)
+    assert "h20" in str(found.winner.candidate.deployment).split("x")
+    assert found.other_kernels == ("h20=fa3-64",)
+    assert found.other_winner is not None
+    assert "h200" in str(found.other_winner.candidate.deployment)
+    assert found.kernel_note.startswith("with h20=fa3-64, as vLLM takes without a flag, ")
+    assert found.row()["kernel_note"] == found.kernel_note
+
+
+def test_a_winner_without_h20_is_not_searched_again(draw_trace: Any, ask: Any) -> None:
+    question = ask(draw_trace(7), LIMIT_MS)
+    found = answer(question, list(candidates(("vllm",), question.model, [load_devices()["h100"]])), jobs=1)
+    assert (found.other_kernels, found.kernel_note) == ((), "")
+    assert "kernel_note" not in found.row()
