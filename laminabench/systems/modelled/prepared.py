@@ -19,6 +19,7 @@ from laminabench.catalog.deployment import (
     parse_deployments,
     parse_workers,
 )
+from laminabench.catalog.eras import schedules_ahead_by_default
 from laminabench.catalog.find_model import modelled
 from laminabench.catalog.hardware import Device, priced_devices
 from laminabench.catalog.host import parse_host, schedules_ahead, with_host
@@ -249,7 +250,8 @@ def prepare(request: ReplayRequest, system: System, listener: Listener) -> Prepa
         network=parse_network(request.network, costs.networks),
     )
     if request.host_async is None:
-        chosen = replace(chosen, host_async=schedules_ahead(chosen.costs.host, chosen.host_async))
+        ahead = schedules_ahead(chosen.costs.host, schedules_ahead_by_default(costs.name))
+        chosen = replace(chosen, host_async=ahead)
     setup, note = system.settled(
         with_prompts(chosen, budget, admission=request.admission, prefix_sharing=request.prefix_sharing)
     )

@@ -12,7 +12,7 @@ from laminabench.catalog.cost_terms import HostCost
 from laminabench.catalog.costs import CostSet, known_devices
 from laminabench.catalog.deployment import Deployment, devices_named, parse_deployments
 from laminabench.catalog.entries import pick
-from laminabench.catalog.eras import Era, load_eras
+from laminabench.catalog.eras import Era, load_eras, schedules_ahead_by_default
 from laminabench.catalog.find_model import modelled
 from laminabench.catalog.hardware import Device, device, priced_devices
 from laminabench.catalog.host import parse_host
@@ -184,7 +184,8 @@ def _spec(request: CompareRequest, systems: tuple[str, ...], cost_sets: Sequence
     kinds = tuple(device(name, catalogue) for name in _names(request.devices or ""))
     tolerance = TOLERANCE if request.tolerance is None else request.tolerance
     equal = None if request.equal is None else Equal(tolerance, kinds, request.equal)
-    host_async = request.host_async or NEITHER
+    ahead = all(schedules_ahead_by_default(each.name) for each in cost_sets)
+    host_async = request.host_async or (BOTH if ahead else NEITHER)
     behind = {NEITHER: (), BOTH: systems}
     if host_async not in (*behind, *systems):
         raise UserError(
