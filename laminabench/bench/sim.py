@@ -26,7 +26,7 @@ from laminabench.bench.frame import (
     timed,
     times_report,
 )
-from laminabench.catalog.cost_file import DEFAULT_COSTS, load_costs
+from laminabench.catalog.cost_file import load_costs
 from laminabench.catalog.find_model import model
 from laminabench.sim.simulate import Offered, simulate
 from laminabench.sim.spec import Fleet, Mode, Spec
@@ -40,6 +40,7 @@ from laminabench.traces.table import Trace
 from laminabench.util.child_environment import child_environment
 from laminabench.util.host import processor
 
+COSTS = "vllm-0.14"  # which stays, so that speeds compare over time
 LONGEST_S = 3600.0  # limit for a measuring process
 DECISION_TARGET_S = 20e-6
 SCENARIO_TARGET_S = 0.050
@@ -129,7 +130,7 @@ def _decision(solver: str, repeats: int, decisions: int) -> Row:
 
 def spec_of(system_name: str, model_name: str, **choices: Any) -> Spec:
     """Return a system's default deployment for a model, as in its paper except for these choices."""
-    setup = papers_setup(system_name, model(model_name), load_costs(DEFAULT_COSTS))
+    setup = papers_setup(system_name, model(model_name), load_costs(COSTS))
     return system(system_name).build(replace(setup, **choices)).spec
 
 
@@ -155,7 +156,7 @@ def _hour(trace: Trace, mode: Mode, repeats: int) -> Row:
 
 def _prompts(trace: Trace, repeats: int) -> list[Row]:
     """Measure with prompts computed alongside decoding or on separate devices, and without, in turns."""
-    own = papers_setup("vllm", model("llama3-70b"), load_costs(DEFAULT_COSTS)).deployment
+    own = papers_setup("vllm", model("llama3-70b"), load_costs(COSTS)).deployment
     prompts = {"prompt_budget": MAX_BATCHED_TOKENS, "admission": "grow"}
     specs = {
         "without": spec_of("vllm", "llama3-70b"),

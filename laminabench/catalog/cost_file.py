@@ -37,7 +37,9 @@ from laminabench.catalog.server_host import ServerHost
 from laminabench.util.atomic import replacing
 from laminabench.util.errors import UserError
 
-DEFAULT_COSTS = "vllm-0.14"
+# What every command takes: the newest measured set. Devices that only an older one measured have that.
+DEFAULT_COSTS = "vllm-0.24"
+MEASURED_IN = {"rtx-4090": "vllm-0.19", "rtx-pro-6000": "vllm-0.19"}
 COST_SETS = ("vllm-0.14", "vidur-2024", "vllm-0.19", "vllm-0.24", "v1-table3", "roofline")
 
 US = 1e-6
@@ -72,18 +74,14 @@ def sections() -> Mapping[str, FormulaTable]:
     }
 
 
-# The default for what the other default knows nothing of, or has from another device alone.
-COSTS_OF_TODAY = "vllm-0.24"
-DEVICES_OF_TODAY = frozenset({"h200", "b200"})
-
-
 def usual_costs(model: ModelShape, devices: frozenset[str] = frozenset()) -> str:
-    """Return the default cost set for devices of these names."""
-    today = model.experts or model.latent or model.window or model.dtype in BLOCKS
-    return COSTS_OF_TODAY if today or devices & DEVICES_OF_TODAY else DEFAULT_COSTS
+    """Return the default cost set for devices of these names: the newest that measured them and the model."""
+    older = {MEASURED_IN.get(name, DEFAULT_COSTS) for name in devices}
+    newer = model.experts or model.latent or model.window or model.dtype in BLOCKS or len(older) != 1
+    return DEFAULT_COSTS if newer else older.pop()
 
 
-def load_costs(name: str = DEFAULT_COSTS, kernels: Sequence[str] = ()) -> CostSet:
+def load_costs(name: str, kernels: Sequence[str] = ()) -> CostSet:
     """Return the cost set called `name`, or the one in the TOML file at that path.
 
     Decode attention is that of the kernels, each DEVICE=NAME, or of those that are usual on a device.

@@ -54,3 +54,8 @@ def load_eras() -> Mapping[str, Era]:
         name: Era(name, **{**row, "host_ms": tuple(row.get("host_ms", ()))})
         for name, row in packaged("eras.toml").items()
     }
+
+
+def schedules_ahead_by_default(costs: str) -> bool:
+    """Return whether servers whose kernels a cost set has prepare an iteration during the previous one."""
+    return any(era.host_async for era in load_eras().values() if era.costs == costs)

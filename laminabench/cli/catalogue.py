@@ -193,9 +193,11 @@ def costs() -> None:
 @reporting
 def list_costs(out: Output) -> None:
     """List the sets for --costs."""
-    from laminabench.catalog.cost_file import COST_SETS, COSTS_OF_TODAY, DEFAULT_COSTS, load_costs
+    from laminabench.catalog.cost_file import COST_SETS, DEFAULT_COSTS, MEASURED_IN, load_costs
 
-    of = {DEFAULT_COSTS: "the default", COSTS_OF_TODAY: "the default for models and devices of today"}
+    of = {DEFAULT_COSTS: "the default"}
+    for device, name in MEASURED_IN.items():
+        of[name] = f"{of[name]} and {device}" if name in of else f"the default for {device}"
     rows = [
         {**load_costs(name).describe(), "default": name == DEFAULT_COSTS, "default_for": of.get(name)}
         for name in COST_SETS

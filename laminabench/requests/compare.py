@@ -73,14 +73,14 @@ class CompareRequest(
     costs: Annotated[
         tuple[str, ...],
         hardware_option(
-            "Cost set, repeatable; the eras' by default, or both measured sets with hosts or limits.",
+            "Cost set, repeatable; by default the era's, which is replay's.",
             (SYSTEMS,),
         ),
     ] = ()
     eras: Annotated[
         tuple[str, ...],
         hardware_option(
-            "Repeatable: an era of vllm from `laminabench costs eras`; all by default.",
+            "Repeatable: an era of vllm from `laminabench costs eras`; today's by default.",
             (SYSTEMS,),
             metavar="NAME",
         ),

@@ -110,7 +110,7 @@ class ReplayRequest(Request, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     costs: Annotated[
         str | None,
         hardware_option(
-            "Cost set or TOML file; vllm-0.14, for recent models and devices vllm-0.24, by default.",
+            "Cost set or TOML file; by default vllm-0.24, or the set that measured the devices.",
             (MODELLED, EMULATED),
             common=True,
             reach="files",

@@ -123,7 +123,7 @@ def fitted_elementwise(
 
 def packaged(term: str, on: Device, reason: str) -> Any:
     """Return the default set's coefficients of a device or the one it borrows from; kind `assumed`."""
-    costs = load_costs()
+    costs = load_costs("vllm-0.14")
     measured = costs.measured_as(on)
     cost = getattr(costs, term)[measured]
     if measured != on.name:

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from laminabench import _sim
-from laminabench.catalog.cost_file import DEFAULT_COSTS, load_costs
+from laminabench.catalog.cost_file import load_costs
 from laminabench.catalog.find_model import model
 from laminabench.papers.context import Context
 from laminabench.papers.h2m2.granularity import SHARE, STATIC
@@ -69,7 +69,7 @@ def timing_of(spec: Spec) -> BoardTiming:
 def spec_of(way: Way) -> Spec:
     """Return a board that serves the model: decoder layers only and no host, as the paper counts."""
     # The cost set has only the host's time, which is taken out again.
-    setup = papers_setup("h2m2", model(MODEL), load_costs(DEFAULT_COSTS))
+    setup = papers_setup("h2m2", model(MODEL), load_costs("vllm-0.14"))
     spec = system("h2m2").build(replace(setup, max_num_seqs=BATCH, mapping=way.policy)).spec
     timing = timing_of(spec)
     worst = uniform(*WORST_CASE, timing.board)

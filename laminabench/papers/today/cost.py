@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from laminabench.analysis.binding import binding_of
-from laminabench.catalog.cost_file import COSTS_OF_TODAY, load_costs
+from laminabench.catalog.cost_file import DEFAULT_COSTS, load_costs
 from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import Device, device, load_devices, priced
 from laminabench.papers.context import Context
@@ -74,7 +74,7 @@ def _trace(context: Context, name: str) -> Trace:
 
 def _values(context: Context, traces: Sequence[str]) -> dict[str, Any]:
     return {
-        "held_against": load_costs(COSTS_OF_TODAY).held_against,
+        "held_against": load_costs(DEFAULT_COSTS).held_against,
         "source": context.source_of(*traces),
         "slo": SLO_TBT_P99_MS,
         "budget": BUDGET_USD_PER_HOUR,
@@ -85,7 +85,7 @@ def _winners(
     trace: Trace, name: str, devices: Sequence[Device], kernels: Sequence[str] = ()
 ) -> list[dict[str, object]]:
     """Return the cheapest of each system, a row each; without numbers where nothing meets the limit."""
-    question = Question(trace, model(name), load_costs(COSTS_OF_TODAY, kernels), SLO_TBT_P99_MS)
+    question = Question(trace, model(name), load_costs(DEFAULT_COSTS, kernels), SLO_TBT_P99_MS)
     rows = []
     for system in SYSTEMS:
         point = _winner(question, system, devices)

@@ -19,6 +19,7 @@ from laminabench.catalog.deployment import (
     parse_deployments,
     parse_workers,
 )
+from laminabench.catalog.eras import schedules_ahead_by_default
 from laminabench.catalog.find_model import modelled
 from laminabench.catalog.hardware import Device, priced_devices
 from laminabench.catalog.host import parse_host, schedules_ahead, with_host
@@ -221,7 +222,7 @@ def prepare(request: ReplayRequest, system: System, listener: Listener) -> Prepa
     request = defaulted(request, model=MODEL, deployment=system.default_deployment(shape))
     usual = usual_costs(shape, devices_named(str(request.deployment)))
     if request.costs is None and usual != DEFAULT_COSTS:
-        listener.note(f"{usual} is the cost set of models and devices of today; --costs names another")
+        listener.note(f"{usual} measured {request.deployment}; --costs names another set")
     costs = load_costs(request.costs or usual, request.attention_kernel)
     network = next(iter(costs.networks), system.NETWORK)
     request = defaulted(request, network=network, costs=usual)
@@ -250,7 +251,8 @@ def prepare(request: ReplayRequest, system: System, listener: Listener) -> Prepa
         network=parse_network(request.network, costs.networks),
     )
     if request.host_async is None:
-        chosen = replace(chosen, host_async=schedules_ahead(chosen.costs.host, chosen.host_async))
+        ahead = schedules_ahead(chosen.costs.host, schedules_ahead_by_default(costs.name))
+        chosen = replace(chosen, host_async=ahead)
     if request.routing not in (None, "skewed", "uniform"):
         chosen = replace(chosen, routing=read_routing(Path(str(request.routing))))
     setup, note = system.settled(

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
-from laminabench.catalog.cost_file import COSTS_OF_TODAY, load_costs, usual_costs
+from laminabench.catalog.cost_file import DEFAULT_COSTS, load_costs, usual_costs
 from laminabench.catalog.cost_terms import HostCost
 from laminabench.catalog.costs import CostSet, known_devices
 from laminabench.catalog.deployment import Deployment, devices_named, parse_deployments
 from laminabench.catalog.entries import pick
-from laminabench.catalog.eras import Era, load_eras
+from laminabench.catalog.eras import Era, load_eras, schedules_ahead_by_default
 from laminabench.catalog.find_model import modelled
 from laminabench.catalog.hardware import Device, device, priced_devices
 from laminabench.catalog.host import parse_host
-from laminabench.catalog.models import DTYPE_BYTES, ModelShape
+from laminabench.catalog.models import ModelShape
 from laminabench.catalog.network import Network, parse_network
 from laminabench.requests.compare import BOTH, MODELS, NEITHER, TOLERANCE, TRACES, CompareRequest
 from laminabench.requests.replay import FIELDS, ReplayRequest
@@ -35,7 +35,6 @@ from laminabench.workflows.replay.run import load
 
 # The first one's price, or power, is the reference.
 SYSTEMS = "lamina,vllm"
-COSTS = ("vllm-0.14", "vidur-2024")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +75,11 @@ def resolve(request: CompareRequest, listener: Listener, traces: list[Trace] | N
     models = [modelled(name) for name in request.model or MODELS]
     systems = systems_named(request.systems or SYSTEMS)
     devices = _named_devices(request)
-    usual = dict.fromkeys(usual_costs(each, devices) for each in models)
     # One set for all, so that no era is compared with another.
-    # Nor with kernels that there were not: those of 2024 are in 16 bits.
-    today = COSTS_OF_TODAY in usual or any(DTYPE_BYTES[each.dtype] != 2 for each in models)
-    eras = _eras(request, systems, today=today)
-    names = request.costs or [era.costs for era in eras] or ((COSTS_OF_TODAY,) if today else COSTS)
+    usual = {usual_costs(each, devices) for each in models}
+    default = usual.pop() if len(usual) == 1 else DEFAULT_COSTS
+    eras = _eras(request, systems, default)
+    names = request.costs or [era.costs for era in eras] or (default,)
     cost_sets = [load_costs(name, request.replay.attention_kernel) for name in names]
     spec = _spec(request, systems, cost_sets)
     base = _base(request.base, systems)
@@ -102,7 +100,7 @@ def resolve(request: CompareRequest, listener: Listener, traces: list[Trace] | N
 def resolve_pair(request: CompareRequest, model: ModelShape) -> tuple[ComparisonSpec, CostSet]:
     """Return what a single cell compares; of an era that is named, the low end of its host."""
     systems = systems_named(request.systems or SYSTEMS)
-    eras = _eras(request, systems, today=False) if request.eras else []
+    eras = _eras(request, systems, "") if request.eras else []
     usual = eras[0].costs if eras else usual_costs(model, _named_devices(request))
     costs = load_costs(request.costs[0] if request.costs else usual, request.replay.attention_kernel)
     spec = _spec(request, systems, [costs])
@@ -127,16 +125,15 @@ def systems_named(text: str) -> tuple[str, ...]:
     return systems
 
 
-def _eras(request: CompareRequest, systems: tuple[str, ...], *, today: bool) -> list[Era]:
-    """Return the eras that are named; else, unless other options describe the systems, all of the models."""
+def _eras(request: CompareRequest, systems: tuple[str, ...], default: str) -> list[Era]:
+    """Return the eras that are named; else, unless other options describe the systems, the default set's."""
     async_ = () if request.host_async in (None, NEITHER) else (request.host_async,)
     described = {"--host": request.hosts, "--max-num-seqs": request.max_num_seqs, "--host-async": async_}
     known = load_eras()
     if not request.eras:
         if request.costs or any(described.values()):
             return []
-        of_models = [era for era in known.values() if not today or era.costs == COSTS_OF_TODAY]
-        return [era for era in of_models if era.system in systems]
+        return [era for era in known.values() if era.costs == default and era.system in systems]
     eras = [pick("era", name, known) for name in dict.fromkeys(request.eras)]
     for era in eras:
         if era.system not in systems:
@@ -187,7 +184,8 @@ def _spec(request: CompareRequest, systems: tuple[str, ...], cost_sets: Sequence
     kinds = tuple(device(name, catalogue) for name in _names(request.devices or ""))
     tolerance = TOLERANCE if request.tolerance is None else request.tolerance
     equal = None if request.equal is None else Equal(tolerance, kinds, request.equal)
-    host_async = request.host_async or NEITHER
+    ahead = all(schedules_ahead_by_default(each.name) for each in cost_sets)
+    host_async = request.host_async or (BOTH if ahead else NEITHER)
     behind = {NEITHER: (), BOTH: systems}
     if host_async not in (*behind, *systems):
         raise UserError(

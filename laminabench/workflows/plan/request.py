@@ -15,6 +15,7 @@ from laminabench.catalog.deployment import (
     kinds_of_prices,
     parse_deployment,
 )
+from laminabench.catalog.eras import schedules_ahead_by_default
 from laminabench.catalog.find_model import modelled
 from laminabench.catalog.hardware import Device, device, priced_devices
 from laminabench.catalog.kernels import kernel_note
@@ -145,7 +146,7 @@ class ResolvedPlan:
                 request.mode,
                 request.slo_queueing_p99_s,
                 None if request.network is None else parse_network(request.network, costs.networks),
-                bool(request.host_async),
+                _ahead(request, costs.name),
                 request.slo_ttft_ms,
                 request.prefill,
             )
@@ -201,9 +202,15 @@ class ResolvedPlan:
             "most_devices": request.most_devices,
             "systems": list(self.systems),
             "network": request.network,
-            "host_async": bool(request.host_async),
+            "host_async": all(_ahead(request, name) for name in request.costs),
             **(prompts if request.prefill != "off" else {}),
         }
+
+
+def _ahead(request: PlanRequest, costs: str) -> bool:
+    """Return whether hosts prepare an iteration during the previous one."""
+    given = request.host_async
+    return schedules_ahead_by_default(costs) if given is None else given
 
 
 def resolve(request: PlanRequest, listener: Listener) -> ResolvedPlan:

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from laminabench.catalog.cost_file import (
     COST_SETS,
-    COSTS_OF_TODAY,
     DEFAULT_COSTS,
+    MEASURED_IN,
     load_costs,
     sections,
     to_toml,
@@ -68,17 +68,18 @@ def test_committed_gemm_errors_on_unseen_layers_are_within_ten_percent():
         assert errors["op"] <= 11
 
 
-def test_the_usual_set_goes_by_whole_names_of_devices():
-    today, other = ("2xH200:dp2+4xh20", "h100, b200"), ("2xgb200", "4xh100,1xh20", "None")
-    for named in (*today, *other):
+def test_the_default_set_is_the_newest_that_measured_the_devices():
+    newest, older = ("2xH200:dp2+4xh20", "4xh100,1xh20", "None", "1xh100+1xrtx-4090"), ("1xrtx-4090",)
+    for named in (*newest, *older):
         usual = usual_costs(model("llama3-70b"), devices_named(named))
-        assert usual == (COSTS_OF_TODAY if named in today else DEFAULT_COSTS)
-        assert usual_costs(model("gpt-oss-120b"), devices_named(named)) == COSTS_OF_TODAY
+        assert usual == (DEFAULT_COSTS if named in newest else "vllm-0.19")
+        assert usual_costs(model("gpt-oss-120b"), devices_named(named)) == DEFAULT_COSTS
+    for name, measured in MEASURED_IN.items():
+        assert any(key.device == name for key in load_costs(measured).gemm)
 
 
-def test_the_default_set_is_measured_with_one_stack():
-    costs = load_costs()
-    assert costs.name == DEFAULT_COSTS == "vllm-0.14"
+def test_vllm_0_14_is_measured_with_one_stack():
+    costs = load_costs("vllm-0.14")
     for table in (costs.gemm, costs.attention, costs.allreduce):
         for term in table.values():
             if getattr(term, "kernel", ""):
@@ -144,7 +145,7 @@ def test_v1_table3_is_nobody_s_measurement_and_no_default():
     assert costs.describe()["measured"] == []
     assert "never held" in costs.held_against
     assert {row["kind"] for row in provenance(costs, on, 4, prompts=True)} == {"assumed"}
-    assert "v1-table3" not in {DEFAULT_COSTS, COSTS_OF_TODAY, *GROUND}
+    assert "v1-table3" not in {DEFAULT_COSTS, *GROUND}
     # Other models are as much slower than vidur-2024's formula as Table 3's with matrices like theirs.
     slow, fast = (
         model_step_seconds(load_costs(name), model("llama-7b"), on, 1, 256)
@@ -156,7 +157,7 @@ def test_v1_table3_is_nobody_s_measurement_and_no_default():
 
 
 def test_h20_is_h100_s_efficiencies_but_for_attention_and_labelled():
-    costs, h20, h100 = load_costs(), device("h20"), device("h100")
+    costs, h20, h100 = load_costs("vllm-0.14"), device("h20"), device("h100")
     rows = {row["term"]: row for row in provenance(costs, h20, split=4)}
     for term in ("gemm", "allreduce over 4", "elementwise"):
         assert rows[term]["kind"] == "assumed"
@@ -215,7 +216,7 @@ def test_a_gemm_by_hand():
 
 def test_fp8_reads_half_the_bytes():
     h100 = device("h100")
-    costs = load_costs()
+    costs = load_costs("vllm-0.14")
     assert costs.gemm_seconds(h100, 16, 16384, 16384, "fp8") < costs.gemm_seconds(h100, 16, 16384, 16384)
     with pytest.raises(UserError, match="costs-no-coefficients"):
         costs.gemm_seconds(device("a100-80g"), 16, 1024, 1024, "fp8")
@@ -245,7 +246,7 @@ def test_the_table_is_the_step_and_its_parts_add_up(name, shape):
 
 
 def test_a_table_of_4096_batches_is_fast():
-    costs, h100, found = load_costs(), device("h100"), model("llama3-70b")
+    costs, h100, found = load_costs("vllm-0.14"), device("h100"), model("llama3-70b")
     best = 1.0
     for _ in range(5):
         start = time.perf_counter()
@@ -255,7 +256,7 @@ def test_a_table_of_4096_batches_is_fast():
 
 
 def test_a_degree_that_was_not_measured_uses_the_next_one():
-    costs, h100 = load_costs(), device("h100")
+    costs, h100 = load_costs("vllm-0.14"), device("h100")
     four = costs.allreduce["h100", 4]
     assert costs.allreduce_seconds(h100, 3, 3e6) == pytest.approx(
         four.latency_s + 2 * 2 / 3 * 3e6 / (four.link_efficiency * 450e9)
@@ -273,7 +274,7 @@ def test_a_degree_that_was_not_measured_uses_the_next_one():
 )
 @settings(max_examples=50)
 def test_attention_is_the_sum_of_its_terms(tokens, batch, workers, on):
-    costs, h20, found = load_costs(), device("h20"), model(on)
+    costs, h20, found = load_costs("vllm-0.14"), device("h20"), model(on)
     fixed, request, token, mean = costs.attention_terms(found, h20, workers)
     expected = fixed + request * batch + token * tokens + mean * tokens / batch
     assert costs.attention_seconds(found, h20, tokens, batch, workers) == pytest.approx(expected)
@@ -281,7 +282,7 @@ def test_attention_is_the_sum_of_its_terms(tokens, batch, workers, on):
 
 
 def test_an_uneven_head_split_costs_what_its_fullest_worker_costs():
-    costs, h20, found = load_costs(), device("h20"), model("llama3-70b")
+    costs, h20, found = load_costs("vllm-0.14"), device("h20"), model("llama3-70b")
     assert costs.attention_terms(found, h20, 6) == costs.attention_terms(found, h20, 4)
     # Tensor parallelism beyond the KV heads copies them: the bytes stay, the query heads halve.
     eight, sixteen = (costs.attention_terms(found, h20, workers) for workers in (8, 16))
@@ -292,7 +293,7 @@ def test_an_uneven_head_split_costs_what_its_fullest_worker_costs():
 @pytest.mark.parametrize("context", [4096, 8192])
 def test_attention_uses_over_70_percent_of_the_bandwidth_at_20_requests_as_v2_says(context):
     shape, h100 = model("llama3-70b"), device("h100")
-    took = load_costs().attention_seconds(shape, h100, 20 * context, 20)
+    took = load_costs("vllm-0.14").attention_seconds(shape, h100, 20 * context, 20)
     assert 20 * context * shape.kv_bytes_per_token / took / h100.bandwidth_bytes_per_s > 0.7
 
 
@@ -321,7 +322,7 @@ def test_a_broken_file_is_refused(tmp_path):
 
 def test_a_set_without_the_device_says_what_it_has(tmp_path):
     path = tmp_path / "mine.toml"
-    text = to_toml(load_costs())
+    text = to_toml(load_costs("vllm-0.14"))
     path.write_text("\n\n".join(part for part in text.split("\n\n") if "a100" not in part.split("\n")[0]))
     with pytest.raises(UserError, match="costs-no-coefficients"):
         model_step_seconds(load_costs(str(path)), model("llama-7b"), device("rtx-3090"), 1, 1)
@@ -404,7 +405,7 @@ def _with_every_term():
         PromptAttentionCost(9e-6, 1e-9, 0.5, MADE_UP),
     )
     return replace(
-        load_costs(),
+        load_costs("vllm-0.14"),
         attention_of={AttentionKey("h100", 64, "bf16", 128): attention},
         prompt_attention_of={AttentionKey("h100", 64, "bf16", 128): prompts},
         experts={DtypeKey("h100", "fp8_block"): ExpertCost(3e-5, 8.5e-8, 0.9, 0.45, 3.7, MADE_UP)},

@@ -25,13 +25,13 @@ def test_times_as_people_write_them(text: str, per_step_s: float, per_request_s:
     assert (found.per_step_s, found.per_request_s) == pytest.approx((per_step_s, per_request_s))
     assert found.gap_s == 0
     assert found.origin.kind == "given"
-    costs = load_costs()
+    costs = load_costs("vllm-0.14")
     assert with_host(costs, found).host == found
     assert with_host(costs, None) is costs
 
 
 def test_a_host_of_one_s_own_leaves_the_set_its_gap() -> None:
-    costs = load_costs()
+    costs = load_costs("vllm-0.14")
     gapped = msgspec.structs.replace(costs, host=msgspec.structs.replace(costs.host, gap_s=1e-3))
     host = with_host(gapped, parse_host("5ms")).host
     assert (host.per_step_s, host.gap_s) == pytest.approx((5e-3, 1e-3))
@@ -67,7 +67,7 @@ def test_keys_say_what_a_host_takes_and_when_it_schedules() -> None:
 
 
 def test_a_set_s_file_may_have_a_server_s_host(tmp_path: Path) -> None:
-    costs = with_host(load_costs(), parse_host("2ms,out=3ms"))
+    costs = with_host(load_costs("vllm-0.14"), parse_host("2ms,out=3ms"))
     write_costs(costs, tmp_path / "own.toml")
     found = load_costs(str(tmp_path / "own.toml")).host
     assert isinstance(found, ServerHost)

@@ -102,10 +102,10 @@ def test_processes_come_to_the_same(as_json: Any) -> None:
 def test_a_planted_slowdown_of_three_per_cent_is_found_with_its_coefficients(
     shell: Any, as_json: Any
 ) -> None:
-    write_costs(load_costs(), Path("mine.toml"))
+    write_costs(load_costs("vllm-0.14"), Path("mine.toml"))
     Path("cases.toml").write_text(TWO.replace("[case.vllm]", 'costs = "mine.toml"\n[case.vllm]'))
     as_json(*CHECK, "--update")
-    write_costs(times(load_costs(), 1.03), Path("mine.toml"))
+    write_costs(times(load_costs("vllm-0.14"), 1.03), Path("mine.toml"))
     code, out, err = shell(*CHECK, "--junit", "check.xml", "--markdown", "check.md")
     assert code == 1
     assert (

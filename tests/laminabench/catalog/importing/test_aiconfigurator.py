@@ -115,7 +115,7 @@ def test_a_gpu_becomes_curves_and_formulas(gpu: Path) -> None:
     assert set(costs.allreduce) == {("h200", 4), ("h200", 2)}
     assert "0.19.0" in costs.gemm["h200", "bf16"].origin.source
     # No table has small operators: H100's of the default set, which H200 borrows.
-    small, default = costs.elementwise["h200"], load_costs().elementwise["h100"]
+    small, default = costs.elementwise["h200"], load_costs("vllm-0.14").elementwise["h100"]
     assert (small.kernel_s, small.bandwidth_efficiency) == (default.kernel_s, default.bandwidth_efficiency)
     assert small.origin.kind == "assumed"
     assert (costs.measured.graph_rows, costs.measured.nearest) == (512, 4)
@@ -265,7 +265,10 @@ def test_a_model_of_ones_own_adds_its_matrices(gpu: Path, tmp_path: Path) -> Non
 def test_what_was_not_measured_is_the_default_set_s(gpu: Path, tmp_path: Path) -> None:
     shutil.rmtree(gpu / "attention")
     shutil.rmtree(gpu / "comm")
-    costs, default = imported("aiconfigurator", [gpu], "mine", links=["h200=20us,16GB/s"]), load_costs()
+    costs, default = (
+        imported("aiconfigurator", [gpu], "mine", links=["h200=20us,16GB/s"]),
+        load_costs("vllm-0.14"),
+    )
     assert costs.attention["h200"].origin.kind == costs.prompt_attention["h200"].origin.kind == "assumed"
     assert costs.attention["h200"].bandwidth_efficiency == default.attention["h100"].bandwidth_efficiency
     assert (
@@ -306,7 +309,7 @@ def test_the_real_tables_of_h100(real_profiles: Path) -> None:
     # Newer kernels than the default set's, and as fast.
     ours, default = (
         model_step_seconds(each, model("llama3-70b"), device("h100"), 4, [32, 256])
-        for each in (costs, load_costs())
+        for each in (costs, load_costs("vllm-0.14"))
     )
     assert ours == pytest.approx(default, rel=0.1)
 

@@ -82,7 +82,7 @@ def test_a_folder_becomes_curves_and_formulas(folder: Path) -> None:
     assert (on.name, "norm", 5120) not in costs.measured.operators
     assert costs.allreduce[on.name, 2].latency_s == pytest.approx(15e-6, rel=0.02)
     attention = costs.attention[on.name]
-    assert attention.bandwidth_efficiency == load_costs().attention[on.name].bandwidth_efficiency
+    assert attention.bandwidth_efficiency == load_costs("vllm-0.14").attention[on.name].bandwidth_efficiency
     assert attention.origin.kind == "assumed"
     assert costs.measured.graph_rows == 0
 
