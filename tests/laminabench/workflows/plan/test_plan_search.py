@@ -216,7 +216,13 @@ def test_a_point_with_prompts_is_what_replay_says(deployment: str, draw_trace: A
     spec = cluster(question, candidate)
     assert spec is not None
     point = measure(question, trace, candidate, spec)
-    asked = {"system": system, "deployment": deployment, "mode": "open", "prefill": "colocated"}
+    asked = {
+        "system": system,
+        "deployment": deployment,
+        "mode": "open",
+        "prefill": "colocated",
+        "costs": "vllm-0.14",
+    }
     setup = prepare(ReplayRequest(**asked, max_batched_tokens=1024)).setup
     for name in ("prompt_budget", "admission", "prefix_sharing"):
         assert getattr(question.setup(candidate), name) == getattr(setup, name)

@@ -1,0 +1,54 @@
+"""One question has one answer: cells of compare, the winner of plan and points of sweep are what replay says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from laminabench.cli.main import main
+
+TRACE = ("--trace", "profile:azure-conv", "--num-requests", "400")
+SYSTEMS = {"vllm": "4xh100", "lamina": "2xh100+4xh20", "afd": "4xh100+8xh20"}
+
+
+def run(*arguments: str) -> dict[str, Any]:
+    result = CliRunner().invoke(main, [*arguments, "--json", "-q"])
+    assert result.exit_code == 0, result.output
+    return dict(json.loads(result.stdout))
+
+
+def replay(system: str, deployment: str, *more: str) -> dict[str, Any]:
+    flags = ("--system", system, "--deployment", deployment, "--no-out", *more)
+    return run("replay", *TRACE, "--model", "llama3-70b", *flags)
+
+
+def test_a_cell_of_compare_is_the_replay() -> None:
+    given = [word for name, where in SYSTEMS.items() for word in ("--deployment", f"{name}={where}")]
+    cells = run("compare", *TRACE, "--model", "llama3-70b", "--systems", ",".join(SYSTEMS), *given)["cells"]
+    assert len(cells) == 1
+    for name, deployment in SYSTEMS.items():
+        alone = replay(name, deployment)
+        assert cells[0]["throughput_tokens_per_s"][name] == alone["throughput_tokens_per_s"]
+        assert cells[0]["tbt_ms"][name] == alone["tbt_ms"]["p50"]
+
+
+@pytest.mark.parametrize("system", ["vllm", "lamina"])
+def test_the_winner_of_plan_is_the_replay(system: str) -> None:
+    question = ("--slo-tbt-p99-ms", "120", "--devices", "h100,h20", "--most-devices", "8")
+    answers = run("plan", *TRACE, "--model", "llama3-70b", "--systems", system, *question, "--no-out")
+    winner = answers["answers"][0]["winner"]
+    batches = ("--batches", str(winner["batches"])) if system == "lamina" else ()
+    alone = replay(system, winner["deployment"], *batches)
+    assert winner["tokens_per_s"] == pytest.approx(alone["throughput_tokens_per_s"], rel=1e-12)
+
+
+def test_a_point_of_sweep_is_the_replay(tmp_path: Path) -> None:
+    vary = ("--vary", "system=vllm,lamina", "--out", str(tmp_path / "sweep"))
+    points = run("sweep", *TRACE, "--model", "llama3-70b", *vary)["rows"]
+    for point in points:
+        alone = run("replay", *TRACE, "--model", "llama3-70b", "--system", point["system"], "--no-out")
+        assert point["throughput_tokens_per_s"] == alone["throughput_tokens_per_s"]
