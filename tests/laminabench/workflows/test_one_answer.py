@@ -1,4 +1,4 @@
-"""One question has one answer: cells of compare, the winner of plan and points of sweep are what replay says."""
+"""One question has one answer: compare, plan and sweep give what replay gives."""
 
 from __future__ import annotations
 
