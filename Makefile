@@ -56,6 +56,7 @@ lint: setup
 	$(BIN)/python ci/map.py --check
 	$(BIN)/python ci/man.py --check
 	$(BIN)/python ci/keywords.py --check
+	$(BIN)/python ci/board.py --check
 	$(BIN)/clang-format --dry-run --Werror $(CXX_FILES)
 
 # Known vulnerabilities of the versions that are pinned; says so and succeeds where nobody can be asked.

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec.structs import asdict
 
 from laminabench.cli.options import FILE, PATH, option
 from laminabench.cli.output import Output, reporting
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
     from laminabench.workflows.validate.serving import Judged
     from laminabench.workflows.validate.twin import Twin
 
-KINDS = ("recorded", "published", "serving")
 STEPS = "disaggregation"
+KINDS = ("recorded", "published", "serving", STEPS)
 # Live replays of this machine: an engine in one process, with workers that take turns or overlap, and with
 # two for attention, one of which shares its core with the model worker where there are only two.
 ENGINES = ("1xcpu", "1xcpu+1xcpu --batches 1", "1xcpu+1xcpu --batches 2")
@@ -53,7 +54,7 @@ TWINS = {
 
 @click.command()
 @click.argument(
-    "kinds", nargs=-1, type=click.Choice([*KINDS, STEPS, "twin", "emulated", "all"]), metavar="[KIND]..."
+    "kinds", nargs=-1, type=click.Choice([*KINDS, "twin", "emulated", "all"]), metavar="[KIND]..."
 )
 @option("--recorded own", PATH, "A live Run of yours, a file of --save, or LLMServingSim's folder.")
 @option("--costs", None, "Cost set to predict with; default: each recording's own.")
@@ -111,6 +112,7 @@ def validate(
         recorded,
         twin,
     )
+    from laminabench.workflows.validate.board import board_of, samples_of
     from laminabench.workflows.validate.recording import names, packaged_recording
     from laminabench.workflows.validate.stored import validation_of
 
@@ -119,9 +121,7 @@ def validate(
     if (rows is not None and STEPS not in kinds) or fit_on is not None:
         kinds = (*kinds, "serving")
     saved = None if against is None else gate.read_stored(against)
-    chosen = set(
-        (*KINDS, STEPS, "twin", "emulated") if "all" in kinds else kinds or (() if own or twins else KINDS)
-    )
+    chosen = set((*KINDS, "twin", "emulated") if "all" in kinds else kinds or (() if own or twins else KINDS))
     live = _twins(twins, costs, rounds, folder, out) if twins or "twin" in chosen else []
     agreed = emulated.agreements(_emulated(), out) if "emulated" in chosen else []
     recordings = [packaged_recording(name) for name in names()] if "recorded" in chosen else []
@@ -140,8 +140,12 @@ def validate(
         result["published_mean_error_percent"] = published.mean_error(printed)
     if served:
         result["serving"] = _described(served, fit_on, elsewhere, out)
-    steps = disaggregation.results(rows, elsewhere) if STEPS in chosen else {}
-    result |= steps
+    predicted = disaggregation.predictions(rows, elsewhere) if STEPS in chosen else []
+    steps = disaggregation.described(predicted, elsewhere) if predicted else {}
+    # Alone they are the object; among others they have a key.
+    result |= steps if chosen == {STEPS} else {STEPS: steps} if steps else {}
+    cells = board_of(samples_of(judged, printed, served, predicted))
+    result |= {"board": [asdict(each) for each in cells]} if cells else {}
     if live:
         result["twin"] = [each.describe() for each in live]
         result["twin_same_order"] = twin.same_order(live)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from laminabench.catalog.accuracy import Accuracy
 from laminabench.render.format import number, share
 from laminabench.render.model import Cell, Row, Sheet, verdict
 from laminabench.workflows.validate import emulated, twin
@@ -28,7 +29,9 @@ NAMES = {"ttft": "TTFT", "tpot": "TPOT", "latency": "latency"}
 
 
 def sheets_of(validation: StoredValidation) -> Iterator[Sheet]:
-    """Yield a table for each kind that was validated."""
+    """Yield the accuracy board, and a table for each kind that was validated."""
+    if validation.board:
+        yield board_sheet(validation.board)
     if validation.recorded:
         yield recorded_sheet(validation.recorded)
     if validation.published:
@@ -46,6 +49,35 @@ def sheets_of(validation: StoredValidation) -> Iterator[Sheet]:
         yield twin_sheet(validation.twin, same_order=validation.twin_same_order)
     if validation.emulated:
         yield emulated_sheet(validation.emulated)
+
+
+def board_sheet(cells: Sequence[Accuracy]) -> Sheet:
+    """Return a row a system, device, model and metric."""
+    columns = (
+        "system",
+        "device",
+        "model",
+        "metric",
+        ">loads",
+        ">median",
+        ">signed",
+        ">p90",
+        "cost set",
+        "measured",
+    )
+    rows: list[Row] = [
+        [
+            *(each.system, each.device, each.model, each.metric, str(each.loads)),
+            *(_percent(each.median, sign=False), _percent(each.signed), _percent(each.p90, sign=False)),
+            *(each.costs, each.measured),
+        ]
+        for each in cells
+    ]
+    fitted = dict.fromkeys(f"{each.metric} of {each.against}: {each.fitted}" for each in cells if each.fitted)
+    notes = ["loads that constants were fitted to, or that are known to be off, are in no row"]
+    notes += [f"fitted elsewhere for {each}" for each in fitted]
+    title = "accuracy board: medians of absolute and of signed errors, and p90 of absolute ones, in percent"
+    return Sheet(title, columns, rows, notes)
 
 
 def recorded_sheet(predictions: Sequence[StoredRecorded]) -> Sheet:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
 
+from laminabench.catalog.accuracy import held_against
 from laminabench.catalog.cost_file import DEFAULT_COSTS, load_costs, usual_costs
 from laminabench.catalog.costs import CostSet, known_devices
 from laminabench.catalog.deployment import (
@@ -193,10 +194,17 @@ def replay_on(
         ),
         coefficients=built.coefficients,
         costs_set=setup.costs.name,
-        costs_held=setup.costs.held_against if isinstance(spec.timing, Timing) else None,
+        costs_held=accuracy_of(system, setup) if isinstance(spec.timing, Timing) else None,
         simulation_s=simulation_s,
         draw=draw,
     )
+
+
+def accuracy_of(system: str | System, setup: Setup) -> str:
+    """Return the sentence about the accuracy of the system's numbers on its devices."""
+    devices = [part.device.name for part in setup.deployment.parts]
+    name = system if isinstance(system, str) else system.NAME
+    return held_against(setup.costs, name, devices, setup.model.name)
 
 
 def prepare(request: ReplayRequest, system: System, listener: Listener) -> PreparedModel:

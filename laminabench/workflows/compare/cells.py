@@ -15,7 +15,7 @@ from laminabench.catalog.deployment import assumed_amounts, kinds_of_prices
 from laminabench.catalog.hardware import Device
 from laminabench.catalog.models import ModelShape
 from laminabench.runs.summary import Summary, number_at
-from laminabench.systems.modelled.prepared import Routed, require_requests
+from laminabench.systems.modelled.prepared import Routed, accuracy_of, require_requests
 from laminabench.systems.modelled.setup import Setup
 from laminabench.systems.modelled.system import worth_trying
 from laminabench.systems.registry import deployments, system
@@ -237,7 +237,7 @@ def cell(
         reading=spec.reading,
         hosts={name: host_of(each.setup) for name, each in chosen.items()},
         limits={name: _most_requests(name, each.setup) for name, each in chosen.items()},
-        costs_held=costs.held_against,
+        costs_held="; ".join(dict.fromkeys(accuracy_of(name, each.setup) for name, each in chosen.items())),
         dropped=placement.dropped,
         least_room=least_room(chosen),
         requested={name: str(each.hardware) for name, each in requested.items()},

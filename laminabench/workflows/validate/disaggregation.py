@@ -127,9 +127,13 @@ def table() -> Table:
     return packaged_in(__package__, "disaggregation.toml")
 
 
-def results(path: Path | None, costs: str | None) -> dict[str, Any]:
-    """Return the predictions of a file's rows, or of the packaged ones, and their errors; for JSON."""
-    predictions = predicted(read_rows(path) if path else packaged_rows(), costs)
+def predictions(path: Path | None, costs: str | None) -> list[Predicted]:
+    """Predict a file's rows, or the packaged ones."""
+    return predicted(read_rows(path) if path else packaged_rows(), costs)
+
+
+def described(predictions: Sequence[Predicted], costs: str | None) -> dict[str, Any]:
+    """Return predictions and their errors, for JSON."""
     split = [each.row for each in predictions if each.row.system == "lamina"]
     own = predicted(split, costs, own_kernels=True)
     return {
@@ -149,7 +153,7 @@ def kv_capacities(costs: str | None = None) -> list[dict[str, Any]]:
     rows = []
     for deployment, printed in about["printed"].items():
         setup = Setup(
-            model=_model(about["model"]),
+            model=model_of(about["model"]),
             deployment=parse_deployment(deployment, known_devices([used])),
             costs=used,
             network=parse_network(facts["network"], used.networks),
@@ -169,7 +173,7 @@ def kv_capacities(costs: str | None = None) -> list[dict[str, Any]]:
     return rows
 
 
-def _model(published: str) -> ModelShape:
+def model_of(published: str) -> ModelShape:
     """Return a model by its published name, which may have an owner and the format of the weights."""
     return modelled(published.rpartition("/")[2].lower().removesuffix("-fp8"))
 
@@ -291,7 +295,7 @@ def _setup(row: Measured, costs: CostSet, network: str) -> Setup:
     """Return the row's devices and model, without a host."""
     deployment = row.deployment(costs)
     return Setup(
-        model=_model(row.model),
+        model=model_of(row.model),
         deployment=deployment,
         costs=costs,
         network=parse_network(network, costs.networks),

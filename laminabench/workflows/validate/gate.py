@@ -56,6 +56,9 @@ def _errors(validation: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
             name = f"serving {each['what']} on {each['device']}: median {metric}"
             if not each["off"] and errors["points"]:
                 yield name, float(errors["median"])
+    for each in validation.get("board", []):
+        name = f"board {each['system']} on {each['device']}, {each['model']}: median {each['metric']}"
+        yield name, float(each["median"])
     for each in validation.get("published", []):
         if each["error_percent"] is not None:
             yield f"published {each['model']} on {each['deployment']}", float(each["error_percent"])

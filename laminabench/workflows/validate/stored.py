@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from laminabench.catalog.accuracy import Accuracy
 from laminabench.runs.documents import Kind, read
 from laminabench.runs.format import sealed
 from laminabench.runs.summary import Facts
@@ -137,19 +139,22 @@ class StoredAgreement(Facts, frozen=True, kw_only=True):
 
 class StoredValidation(Facts, frozen=True, kw_only=True):
     command: str = ""
+    date: str = ""
     recorded: tuple[StoredRecorded, ...] = ()
     published: tuple[StoredPublished, ...] = ()
     serving: StoredServing | None = None
     twin: tuple[StoredTwin, ...] = ()
     twin_same_order: bool | None = None
     emulated: tuple[StoredAgreement, ...] = ()
+    board: tuple[Accuracy, ...] = ()
 
 
 def marked(result: dict[str, Any], command: str) -> dict[str, Any]:
     """Return the result as stored, with a checksum."""
     head = {"format": VALIDATION.format, "format_version": VALIDATION.version}
     code = {"version": __version__, "commit": git_commit()}
-    facts: dict[str, Any] = json_safe({**head, "laminabench": code, "command": command, **result})
+    about = {"laminabench": code, "date": f"{datetime.now(UTC):%Y-%m-%d}", "command": command}
+    facts: dict[str, Any] = json_safe({**head, **about, **result})
     return sealed(facts)
 
 

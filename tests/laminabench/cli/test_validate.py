@@ -59,7 +59,7 @@ def test_a_recording_of_one_s_own_is_predicted_drawn_and_kept(as_json: Any, tmp_
     kept = tmp_path / "mine.toml"
     command = ["validate", "--recorded", str(own), "--costs", "vllm-0.19", "--save", str(kept)]
     found = as_json(*command, "-o", str(tmp_path / "out"))
-    assert found.keys() == {"recorded"}
+    assert found.keys() == {"recorded", "board"}
     (row,) = found["recorded"]
     assert (row["costs"], row["missed"]) == ("vllm-0.19", [])
     assert (tmp_path / "out" / "recorded.svg").is_file()

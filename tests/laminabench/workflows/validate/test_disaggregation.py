@@ -14,12 +14,13 @@ from laminabench.util.errors import UserError
 from laminabench.workflows.validate.disaggregation import (
     Measured,
     Predicted,
+    described,
     kv_capacities,
     order,
     packaged_rows,
     predicted,
+    predictions,
     read_rows,
-    results,
     summaries,
 )
 
@@ -135,7 +136,7 @@ def test_order_needs_the_sign_of_large_differences_and_the_size_of_small_ones() 
 
 
 def test_vllm_is_within_the_targets_on_the_packaged_rows() -> None:
-    errors = results(None, None)["summaries"]["vllm"]
+    errors = described(predictions(None, None), None)["summaries"]["vllm"]
     assert errors["cuda"]["median_absolute_percent"] < 6
     assert errors["cuda"]["p90_percent"] < 12
     assert errors["wall"]["median_absolute_percent"] < 10
