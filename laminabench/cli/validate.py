@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from msgspec.structs import asdict
 
 from laminabench.cli.options import FILE, PATH, option
 from laminabench.cli.output import Output, reporting
@@ -112,7 +111,7 @@ def validate(
         recorded,
         twin,
     )
-    from laminabench.workflows.validate.board import board_of, samples_of
+    from laminabench.workflows.validate.board import described_board, samples_of
     from laminabench.workflows.validate.recording import names, packaged_recording
     from laminabench.workflows.validate.stored import validation_of
 
@@ -144,8 +143,7 @@ def validate(
     steps = disaggregation.described(predicted, elsewhere) if predicted else {}
     # Alone they are the object; among others they have a key.
     result |= steps if chosen == {STEPS} else {STEPS: steps} if steps else {}
-    cells = board_of(samples_of(judged, printed, served, predicted))
-    result |= {"board": [asdict(each) for each in cells]} if cells else {}
+    result |= described_board(samples_of(judged, printed, served, predicted))
     if live:
         result["twin"] = [each.describe() for each in live]
         result["twin_same_order"] = twin.same_order(live)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec.structs import asdict
 
 from laminabench.catalog.accuracy import Accuracy
 from laminabench.catalog.deployment import devices_named
@@ -35,6 +36,12 @@ def board_of(samples: Iterable[Sample]) -> list[Accuracy]:
     for each in samples:
         cells.setdefault(each[:7], []).append(each)
     return [_cell(cells[key]) for key in sorted(cells)]
+
+
+def described_board(samples: Iterable[Sample]) -> dict[str, Any]:
+    """Return the board as a validation stores it; empty without samples."""
+    cells = board_of(samples)
+    return {"board": [asdict(each) for each in cells]} if cells else {}
 
 
 def _cell(samples: list[Sample]) -> Accuracy:
