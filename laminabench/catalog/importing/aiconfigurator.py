@@ -67,7 +67,7 @@ def cost_set(
     kernels = Kernels()
     for each in tables:
         for dtype in DTYPES:
-            framework = FRAMEWORK_OF.get(dtype, "vllm")
+            framework = FRAMEWORK_OF.get(dtype, each.framework)
             table = each.newest("gemm", "gemm", framework, LAUNCH_BOUND if dtype == "fp8_block" else ())
             samples = vllm_gemm(table, dtype) if table else None
             if table is None or not samples:

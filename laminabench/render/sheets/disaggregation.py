@@ -52,7 +52,7 @@ def _kv(capacities: list[Mapping[str, Any]]) -> Sheet:
         )
         for each in capacities
     ]
-    return Sheet("KV tokens of a device", ("vllm", ">printed", ">predicted", ">%"), rows)
+    return Sheet("KV tokens of a device", ("deployment", ">printed", ">predicted", ">%"), rows)
 
 
 def _scatter(rows: list[Mapping[str, Any]]) -> Sheet:

@@ -241,7 +241,7 @@ def test_coming_and_going_at_random(kept: Start, reference: Reference, seed: int
 
 def test_requests_are_dealt_out_by_length_and_not_by_number(start: Start) -> None:
     """One long request takes as much of an attention worker as many short ones."""
-    layout = shared(1, 2, partition="requests")
+    layout = shared(1, 2, partition="requests", batches=1)
     engine = start(layout, decode_only=True, kv_tokens=4000)
     engine.submit(240, Sampling(max_tokens=10))
     for _ in range(8):

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from lamina.convert import AttentionOp
-from lamina.model import PromptRun, Some
+from lamina.model import PromptRun, PromptTokens
 from laminabench.bench import prefill, prefill_together
 from laminabench.bench.prefill_traffic import MadeUpPrefill
 
@@ -107,6 +107,6 @@ def test_made_up_kv_comes_at_its_rate() -> None:
     came: list[tuple[int, int]] = []
     began = time.monotonic()
     for text in torch.zeros(700).split(512):
-        made_up.call([Some(PromptRun(700), text)], None, lambda layer, k, v: came.append((layer, len(k))))
+        made_up.call([PromptTokens(PromptRun(700), text)], None, lambda layer, k, v: came.append((layer, len(k))))
     assert came == [(0, 512), (1, 512), (0, 188), (1, 188)]
     assert time.monotonic() - began >= 700 / 5000

@@ -236,7 +236,10 @@ IN_ERAS = ("compare", "--model", "llama-33b", "--trace", "few.csv", "--jobs", "1
 
 
 def test_eras_are_replayed_where_nothing_else_says_what_systems_are(as_json: Any, shell: Any) -> None:
-    facts = as_json(*IN_ERAS)
+    assert [(each["era"], each["costs"]) for each in as_json(*IN_ERAS)["cells"]] == [
+        ("vllm-2026", "vllm-0.24")
+    ]
+    facts = as_json(*IN_ERAS, "--era", "vllm-2024", "--era", "vllm-2026")
     assert [era["name"] for era in facts["eras"]] == ["vllm-2024", "vllm-2026"]
     assert [(cell["era"], cell["costs"]) for cell in facts["cells"]] == [
         *[("vllm-2024", "vidur-2024")] * 4,

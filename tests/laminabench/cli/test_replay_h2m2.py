@@ -63,7 +63,7 @@ def test_policies_and_boards_differ(as_json: Any, tmp_path: Path) -> None:
 
 
 def test_the_host_may_work_behind_the_board(as_json: Any) -> None:
-    flags = ("replay", *SMALL, "--no-out", "--max-num-seqs", "4")
+    flags = ("replay", *SMALL, "--no-out", "--max-num-seqs", "4", "--costs", "vllm-0.14")
     waits, works = as_json(*flags), as_json(*flags, "--host-async")
     assert works["time_shares"]["host"] < waits["time_shares"]["host"] / 5
     assert works["throughput_tokens_per_s"] > waits["throughput_tokens_per_s"]
@@ -73,7 +73,7 @@ def test_the_timeline_has_a_lane_a_board(as_json: Any, tmp_path: Path) -> None:
     path = tmp_path / "boards.json"
     facts = as_json(
         *("replay", *SMALL, "--no-out", "--deployment", "2xh2m2", "--max-num-seqs", "4"),
-        *("--timeline", str(path), "--timeline-window", "1:2"),
+        *("--costs", "vllm-0.14", "--timeline", str(path), "--timeline-window", "1:2"),
     )
     assert set(facts["timeline"]["bubbles"]) == {"h2m2 0", "h2m2 1"}
     events = json.loads(path.read_text())["traceEvents"]

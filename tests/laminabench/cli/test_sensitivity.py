@@ -13,7 +13,7 @@ CELL = ("sensitivity", "--model", "llama3-70b", "--trace", "few.csv", "--jobs", 
 
 
 def test_json_has_every_input_with_its_ends(as_json: Any) -> None:
-    found = as_json(*CELL)
+    found = as_json(*CELL, "--costs", "vllm-0.14")
     assert found["systems"] == ["lamina", "vllm"]
     assert found["deployment"] == {"lamina": "2xh100+4xh20", "vllm": "4xh100"}
     assert (found["costs"], found["dropped"], found["unsteady"]) == ("vllm-0.14", 0, ["lamina", "vllm"])

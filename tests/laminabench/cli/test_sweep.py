@@ -48,7 +48,7 @@ def test_each_point_is_a_replay(as_json: Any) -> None:
     assert table["error"].null_count == 4
     manifest = json.loads(Path(found["sweep_dir"], "sweep.json").read_text())
     assert (manifest["points"], manifest["finished"], manifest["failed"]) == (6, 6, 2)
-    assert list(manifest["costs"]) == ["vllm-0.14"]
+    assert list(manifest["costs"]) == ["vllm-0.24"]
     assert manifest["traces"][0]["name"] == "azure-code"
 
 
@@ -144,6 +144,7 @@ def test_several_traces_rates_and_switches(as_json: Any) -> None:
     found = as_json(
         *("sweep", *SMALL[2:], "--mode", "open", "--jobs", "1", "--vary", "trace=azure-code,azure-conv"),
         *("--vary", "rate-scale=1,2.5", "--vary", "host-async=no,yes", "--vary", "overlap=yes,no"),
+        *("--costs", "vllm-0.14"),
     )
     assert found["failed"] == 0
     assert len({row["tbt_ms.mean"] for row in found["rows"]}) > 8
@@ -155,7 +156,7 @@ def test_several_traces_rates_and_switches(as_json: Any) -> None:
     assert str(table.schema.field("host-async").type) == "bool"
     alone = as_json(
         *("replay", *SMALL[2:], "--trace", "azure-conv", "--mode", "open", "--rate-scale", "2.5", "--no-out"),
-        *("--host-async", "--no-overlap"),
+        *("--host-async", "--no-overlap", "--costs", "vllm-0.14"),
     )
     assert last["throughput_tokens_per_s"] == alone["throughput_tokens_per_s"]
 

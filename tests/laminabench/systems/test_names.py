@@ -20,6 +20,7 @@ MAY_NAME = (
         "render/view/speed.py",
         "cli/bench.py",
         "cli/validate.py",
+        "workflows/validate/",
     ),
     # A request's default, and types that are made of the registry.
     "requests/",

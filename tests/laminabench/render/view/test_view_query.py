@@ -128,7 +128,7 @@ def test_columns_of_any_field(two_runs: Path) -> None:
     query = QueryParams([("col", "request.costs"), ("col", "system"), ("col", "host.cores")])
     body = table_page(index, query).body
     assert body.index(">system<") < body.index("request.costs<") < body.index("host.cores<")
-    assert "vllm-0.14" in body
+    assert "vllm-0.24" in body
     choice = columns_page(index, query).body
     assert '<input type="checkbox" name="col" value="request.costs" checked>' in choice
     assert '<input type="checkbox" name="col" value="tbt_ms.p99">' in choice
