@@ -205,6 +205,12 @@ def placed(spec: ComparisonSpec, model: ModelShape, trace: Trace, costs: CostSet
     return Placed(requested, chosen, fitting, len(trace) - len(fitting))
 
 
+def _accuracy(chosen: Mapping[str, Deployed]) -> str:
+    """Return the sentences about the accuracy of these systems' numbers, each once."""
+    every = (accuracy_of(name, each.setup).split("; ") for name, each in chosen.items())
+    return "; ".join(dict.fromkeys(itertools.chain.from_iterable(every)))
+
+
 def cell(
     spec: ComparisonSpec,
     model: ModelShape,
@@ -237,7 +243,7 @@ def cell(
         reading=spec.reading,
         hosts={name: host_of(each.setup) for name, each in chosen.items()},
         limits={name: _most_requests(name, each.setup) for name, each in chosen.items()},
-        costs_held="; ".join(dict.fromkeys(accuracy_of(name, each.setup) for name, each in chosen.items())),
+        costs_held=_accuracy(chosen),
         dropped=placement.dropped,
         least_room=least_room(chosen),
         requested={name: str(each.hardware) for name, each in requested.items()},
