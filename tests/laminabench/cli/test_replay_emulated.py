@@ -37,7 +37,7 @@ def test_live_workers_keep_the_pace_of_the_modelled_cluster(as_json: Any, printe
     assert facts["requests"]["completed"] == 5
     assert facts["kv"]["capacity_tokens"] == modelled["kv"]["capacity_tokens"] > 1_000_000
     assert facts["schedule"]["violations"] == []
-    assert facts["costs_set"] == "vllm-0.14"
+    assert facts["costs_set"] == "vllm-0.24"
     pace = facts["facts"]["pace"]
     assert pace["slowdown"] == 10
     # Where this machine is too slow all the same, it says so.

@@ -281,7 +281,7 @@ def test_however_a_hanging_vllm_ends_none_of_its_processes_is_left(
         (("--deployment", "4096xcpu"), "deployment-too-many-cores"),
         (("--deployment", "1xcpu", "--tensor-parallel", "2"), "deployment-tensor-parallel"),
         (("--deployment", "1xcpu", "--gpu-memory-utilization", "0.5"), "deployment-no-gpu"),
-        (("--deployment", "1xcpu", "--kv-tokens", "99999999999"), "model-kv-too-large"),
+        (("--deployment", "1xcpu", "--kv-tokens", "2147483647"), "model-kv-too-large"),
         (("--backend", "modelled", "--enforce-eager"), "replay-flag-unused"),
         (("--system", "lamina", "--enforce-eager"), "replay-flag-unused"),
     ],
