@@ -107,6 +107,8 @@ def test_made_up_kv_comes_at_its_rate() -> None:
     came: list[tuple[int, int]] = []
     began = time.monotonic()
     for text in torch.zeros(700).split(512):
-        made_up.call([PromptTokens(PromptRun(700), text)], None, lambda layer, k, v: came.append((layer, len(k))))
+        made_up.call(
+            [PromptTokens(PromptRun(700), text)], None, lambda layer, k, v: came.append((layer, len(k)))
+        )
     assert came == [(0, 512), (1, 512), (0, 188), (1, 188)]
     assert time.monotonic() - began >= 700 / 5000
