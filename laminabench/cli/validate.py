@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from laminabench.requests.replay import ReplayRequest
+    from laminabench.workflows.validate.disaggregation import Predicted
     from laminabench.workflows.validate.recording import Recording
     from laminabench.workflows.validate.serving import Judged
     from laminabench.workflows.validate.twin import Twin
@@ -151,7 +152,7 @@ def validate(
         result["emulated"] = [each.describe() for each in agreed]
     changes = [] if saved is None else gate.moved(saved, result)
     if folder is not None:
-        _keep(folder, result, judged, served, out)
+        _keep(folder, result, judged, served, predicted, out)
 
     def render(console: Console) -> None:
         sheets = [*sheets_of(validation_of(result)), *disaggregation_sheets(steps)]
@@ -274,11 +275,18 @@ def _own(
     return recording
 
 
-def _keep(folder: Path, result: dict[str, Any], judged: Any, served: Sequence[Judged], out: Output) -> None:
+def _keep(
+    folder: Path,
+    result: dict[str, Any],
+    judged: Any,
+    served: Sequence[Judged],
+    steps: Sequence[Predicted],
+    out: Output,
+) -> None:
     from laminabench.render.charts.validation import published_chart, twin_charts
     from laminabench.render.static.drawn import drawn
     from laminabench.render.static.pictures import errors_picture
-    from laminabench.render.static.validated import draw_recorded, draw_serving
+    from laminabench.render.static.validated import draw_recorded, draw_serving, draw_steps
     from laminabench.util.atomic import replacing
     from laminabench.workflows.validate.stored import VALIDATION, marked, validation_of
 
@@ -287,6 +295,8 @@ def _keep(folder: Path, result: dict[str, Any], judged: Any, served: Sequence[Ju
         # The results of each load are only in --json.
         served_groups = {name: rows for name, rows in result.get("serving", {}).items() if name != "points"}
         saved = {**result, **({"serving": served_groups} if served else {})}
+        if STEPS in result:
+            saved[STEPS] = {name: of for name, of in result[STEPS].items() if "rows" not in (name, *of)}
         command = command_line(["laminabench", *sys.argv[1:]])
         temporary.write_text(json.dumps(marked(saved, command), indent=1) + "\n", encoding="utf-8")
     validation = validation_of(result)
@@ -296,6 +306,8 @@ def _keep(folder: Path, result: dict[str, Any], judged: Any, served: Sequence[Ju
         drawn(lambda: errors_picture([published_chart(validation.published)]), folder / "published.svg")
     if served:
         draw_serving(served, folder / "serving.svg")
+    if steps:
+        draw_steps(steps, folder / "disaggregation.svg")
     if validation.twin:
         drawn(lambda: errors_picture(list(twin_charts(validation.twin))), folder / "twins.svg")
     out.note(f"kept in {folder}")

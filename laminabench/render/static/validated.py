@@ -16,10 +16,12 @@ from laminabench.traces.formats.wording import printable
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from laminabench.workflows.validate.disaggregation import Predicted
     from laminabench.workflows.validate.recorded import Judged
     from laminabench.workflows.validate.serving import Judged as Served
 
 TITLES = {"ttft": "TTFT in s", "tpot": "TPOT in ms", "latency": "latency in s"}
+STEP_TITLES = {"cuda": "kernels in ms", "wall": "step in ms"}
 SERVED = {"tpot": "TPOT in ms", "ttft": "TTFT in ms"}
 _UNITS = {"ttft": 1.0, "tpot": 1000.0, "latency": 1.0}
 
@@ -87,4 +89,29 @@ def _serving(served: Sequence[Served]) -> Figure:
     for model, colour in colours.items():
         panels[0][0].plot([], [], "o", color=colour, ms=3, label=printable(model))
     panels[0][0].legend(fontsize=6, ncols=2)
+    return figure
+
+
+def draw_steps(steps: Sequence[Predicted], target: Path) -> None:
+    """Draw predicted over measured decode steps: the kernels' time, and as the host sees it."""
+    drawn(lambda: _steps(steps), target)
+
+
+def _steps(steps: Sequence[Predicted]) -> Figure:
+    import seaborn
+    from matplotlib.figure import Figure
+
+    with seaborn.axes_style("whitegrid"):
+        figure = Figure(figsize=(PAGE * 1.4, 2.8), facecolor="white", layout="constrained")
+        panels = figure.subplots(1, len(STEP_TITLES), squeeze=False)[0]
+    for axes, (quantity, title) in zip(panels, STEP_TITLES.items(), strict=True):
+        axes.axhline(1, color=PUBLISHED, lw=0.8)
+        for name, colour in zip(dict.fromkeys(each.row.system for each in steps), CYCLE, strict=False):
+            those = [one for one in steps if one.row.system == name and one.row.ms[quantity] is not None]
+            measured = np.array([one.row.ms[quantity] for one in those], np.float64)
+            ratio = np.array([one.ms[quantity] for one in those]) / measured
+            axes.plot(measured, ratio, "o", color=colour, ms=3, label=printable(name))
+        axes.set(xscale="log", ylim=(0.5, 1.75), xlabel=f"measured {title}")
+    panels[0].set_ylabel("predicted / measured")
+    panels[0].legend(fontsize=7)
     return figure
