@@ -70,6 +70,7 @@ TWINS = {
 @option("--rounds", click.IntRange(1, 1000), "Rounds of all twins.", 3)
 @option("--rows", FILE, "Rows of a CSV instead: loads of `serving`, or steps of `disaggregation`.")
 @option("--fit-on", None, "Of `serving`: fit hosts to this device's loads, and judge the others: b200.")
+@option("--audit", FILE, "CSV of published decode steps, to hold against physical floors.")
 @option("--save", FILE, "File of your recording's numbers (.toml).")
 @option("-o --out --output folder", PATH, "Folder for validation.json and the pictures.")
 @option("--against", FILE, "Exit code 1 where a mean is over 0.5 points worse than in this validation.json.")
@@ -82,6 +83,7 @@ def validate(
     rounds: int,
     rows: Path | None,
     fit_on: str | None,
+    audit: Path | None,
     save: Path | None,
     folder: Path | None,
     against: Path | None,
@@ -97,6 +99,7 @@ def validate(
     laminabench validate serving --rows loads.csv --json
     laminabench validate all -o mine
     laminabench validate disaggregation --rows mine.csv
+    laminabench validate --audit published.csv
     laminabench validate emulated
     laminabench calibrate -o here.toml && laminabench validate twin --costs here.toml
     laminabench validate --recorded runs/mine --costs mine.toml --deployment 1xrtx-4090 --max-num-seqs 256
@@ -116,6 +119,9 @@ def validate(
     from laminabench.workflows.validate.recording import names, packaged_recording
     from laminabench.workflows.validate.stored import validation_of
 
+    if audit is not None:
+        _audit(audit, out)
+        return
     if own is None and (save or any(value is not None for value in settings.values())):
         raise click.UsageError("--save and what your recording was set up with go with --recorded")
     if (rows is not None and STEPS not in kinds) or fit_on is not None:
@@ -136,8 +142,10 @@ def validate(
     if judged:
         result["recorded"] = [each.describe() for each in judged]
     if printed:
-        result["published"] = [row.describe() for row in printed]
-        result["published_mean_error_percent"] = published.mean_error(printed)
+        result |= {
+            "published": [row.describe() for row in printed],
+            "published_mean_error_percent": published.mean_error(printed),
+        }
     if served:
         result["serving"] = _described(served, fit_on, elsewhere, out)
     predicted = disaggregation.predictions(rows, elsewhere) if STEPS in chosen else []
@@ -146,8 +154,10 @@ def validate(
     result |= steps if chosen == {STEPS} else {STEPS: steps} if steps else {}
     result |= described_board(samples_of(judged, printed, served, predicted))
     if live:
-        result["twin"] = [each.describe() for each in live]
-        result["twin_same_order"] = twin.same_order(live)
+        result |= {
+            "twin": [each.describe() for each in live],
+            "twin_same_order": twin.same_order(live),
+        }
     if agreed:
         result["emulated"] = [each.describe() for each in agreed]
     changes = [] if saved is None else gate.moved(saved, result)
@@ -167,6 +177,18 @@ def validate(
             f"{len(worse)} errors are over {gate.ALLOWED:g} points worse than in {against}: "
             f"{'; '.join(worse)}; if that is meant, `validate -o` keeps them",
         )
+
+
+def _audit(path: Path, out: Output) -> None:
+    """Print whether published steps are possible on their devices."""
+    from laminabench.render.sheets.disaggregation import audit_sheet
+    from laminabench.render.terminal import print_sheet
+    from laminabench.workflows.validate.audit import audited
+    from laminabench.workflows.validate.disaggregation import read_rows
+
+    steps = audited(read_rows(path))
+    rows = [each.describe() for each in steps]
+    out.result({"audit": rows}, lambda console: print_sheet(console, audit_sheet(steps)))
 
 
 def _described(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from math import log
 from typing import Any
 
-from laminabench.render.model import Cell, Sheet
+from laminabench.render.model import Cell, Row, Sheet
+from laminabench.workflows.validate.audit import Audited
 
 WIDTH, HEIGHT = 60, 16
 
@@ -17,6 +18,25 @@ def disaggregation_sheets(results: Mapping[str, Any]) -> Iterator[Sheet]:
         yield _errors(results)
         yield _kv(results["kv_capacity"])
         yield _scatter(results["rows"])
+
+
+def audit_sheet(steps: Sequence[Audited]) -> Sheet:
+    """Return a row a published step, with the floor that is nearest."""
+    columns = ("step", "system", "devices", ">published ms", ">least ms", ">with KV in bf16", "floor", "")
+    rows: list[Row] = [
+        [
+            *(each.row.id, each.row.system),
+            "+".join(filter(None, (each.row.model_side, each.row.attention_side))),
+            "-" if each.published_ms is None else f"{each.published_ms:,.2f}",
+            *(f"{each.least_ms(kv_dtype):,.2f}" for kv_dtype in ("fp8", "bf16")),
+            each.binding,
+            Cell(each.verdict, tone="bad" if each.verdict == "impossible" else ""),
+        ]
+        for each in steps
+    ]
+    wrong = sum(each.verdict == "impossible" for each in steps)
+    note = f"{wrong} of {len(steps)} are below what the devices' data sheets allow"
+    return Sheet("published decode steps against physical floors", columns, rows, [note])
 
 
 def _errors(results: Mapping[str, Any]) -> Sheet:
