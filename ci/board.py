@@ -1,4 +1,4 @@
-"""Make docs/accuracy.md and the packaged accuracy.toml from results/validation/validation.json.
+"""Make docs/accuracy.md and the packaged accuracy.json from results/validation/validation.json.
 
 python ci/board.py           writes them
 python ci/board.py --check   fails if they are not what would be written
@@ -12,12 +12,12 @@ from pathlib import Path
 
 import msgspec
 
-from laminabench.catalog.accuracy import Accuracy, lines_of
+from laminabench.catalog.accuracy import Accuracy, Board
 from laminabench.render.sheets.validate import board_sheet
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = "results/validation/validation.json"
-DATA, PAGE = ROOT / "laminabench/catalog/data/accuracy.toml", ROOT / "docs/accuracy.md"
+DATA, PAGE = ROOT / "laminabench/catalog/data/accuracy.json", ROOT / "docs/accuracy.md"
 HEAD = """# Accuracy board
 
 What was predicted against what was measured, by system, device, model and metric. `laminabench validate`
@@ -41,7 +41,7 @@ def main() -> int:
     date = saved["date"]
     table = board_sheet(cells)._replace(title="").to_markdown()
     made = {
-        DATA: "\n".join(lines_of(cells, date)) + "\n",
+        DATA: msgspec.json.format(msgspec.json.encode(Board(date=date, cells=tuple(cells)))).decode() + "\n",
         PAGE: HEAD.format(date=date) + "\n".join(table) + "\n",
     }
     if "--check" not in sys.argv[1:]:

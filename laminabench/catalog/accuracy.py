@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
+from importlib import resources
 
 import msgspec
 
 from laminabench.catalog.costs import CostSet
-from laminabench.catalog.entries import packaged
 
 PRIMARY = ("tpot", "step", "latency")  # the metric that a sentence names, the first that a cell has
 
@@ -40,7 +40,8 @@ class Board(msgspec.Struct, frozen=True, kw_only=True):
 @cache
 def board() -> Board:
     """Return the packaged board, which `ci/board.py` writes from results/validation."""
-    return msgspec.convert(packaged("accuracy.toml"), Board)
+    text = resources.files(__package__).joinpath("data", "accuracy.json").read_bytes()
+    return msgspec.json.decode(text, type=Board)
 
 
 def held_against(costs: CostSet, system: str, devices: Iterable[str], model: str) -> str:
@@ -87,13 +88,3 @@ def _errors(cells: Sequence[Accuracy]) -> str:
     values = f"{least:.1f}" if least == most else f"{least:.1f} to {most:.1f}"
     metric = cells[0].metric
     return f"{metric.upper() if metric == 'tpot' else metric} off by {values} % in the median"
-
-
-def lines_of(cells: Iterable[Accuracy], date: str) -> Iterator[str]:
-    """Yield the lines of accuracy.toml."""
-    yield "# Made by ci/board.py from results/validation/validation.json: do not edit."
-    yield f'date = "{date}"'
-    for cell in cells:
-        yield from ("", "[[cells]]")
-        for name, value in msgspec.to_builtins(cell).items():
-            yield f"{name} = {msgspec.json.encode(value).decode()}"
