@@ -107,6 +107,10 @@ class Device:
             )
         return self.flops[key]
 
+    def link_domains(self, devices: int) -> int:
+        """Return how many domains of fast links so many devices are in."""
+        return -(-devices // self.link_domain)
+
     @property
     def capability(self) -> tuple[object, ...]:
         """Figures that times are computed from, without prices."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, Literal
 
 import msgspec
@@ -43,7 +43,7 @@ class SplitKernels(msgspec.Struct, frozen=True):
     experts_bandwidth_efficiency: float
     experts_flops_efficiency: float
     experts_source: str
-    # Beside them, where they were given: masked experts on a rank, and DeepEP's two kernels.
+    # Also, where they were given: masked experts on a rank, and DeepEP's two kernels.
     masked_us: float | None = None
     exchange_us: tuple[float, float] | None = None
     products_us: Mapping[str, float] = msgspec.field(default_factory=dict)
@@ -76,6 +76,7 @@ class SplitKernels(msgspec.Struct, frozen=True):
         ]
 
 
+@cache
 def split_kernels(device: Device) -> SplitKernels:
     """Return the kernels of a device; raise a UserError where none were measured."""
     table = packaged("split_kernels.toml")
@@ -89,7 +90,7 @@ def split_kernels(device: Device) -> SplitKernels:
 
 
 @lru_cache(maxsize=64)
-def with_kernels(
+def with_split_products(
     costs: CostSet,
     device: Device,
     kernels: SplitKernels,

@@ -164,18 +164,17 @@ def experts_seconds(
         return np.zeros_like(rows)
     masked = costs.masked_cost(device, model.expert_dtype) if layout.dispatches else None
     if masked:
-        points = ROWS[: 1 + int(np.searchsorted(ROWS, float(rows.max())))]
+        points = _points(rows)
         local, inter = experts.count / layout.ep, experts.intermediate // layout.expert_tp
         load = _load(model, layout, points, routing)
         each = masked.seconds(device, model.hidden, inter, model.expert_dtype, local, *load)
         return model.expert_layers * np.interp(rows, points, each)
     cost = costs.expert_cost(device, model.expert_dtype)
     curve = costs.measured_experts(model, device, layout)
-    most, there = float(rows.max()), costs.as_measured(device)
-    if routing == "skewed" and curve and most <= curve.rows[-1] and device == there:
+    there = costs.as_measured(device)
+    if routing == "skewed" and curve and rows.max() <= curve.rows[-1] and device == there:
         return model.expert_layers * curve.at(rows)
-    # Drawing loads takes a while: at some points, the same for all, between which times are smooth.
-    points = ROWS[: 1 + int(np.searchsorted(ROWS, most))]
+    points = _points(rows)
     if curve:
         points = np.union1d(points, curve.rows)
     load = _load(model, layout, points, routing)
@@ -191,6 +190,12 @@ def experts_seconds(
         last = float(np.interp(curve.rows[-1], points, measured))
         each = curve.at(points, measured, last) * (each / measured)
     return model.expert_layers * np.interp(rows, points, each)
+
+
+def _points(tokens: Float64) -> Float64:
+    """Return the points of ROWS that cover these; loads are drawn there alone, as that takes a while."""
+    points: Float64 = ROWS[: 1 + int(np.searchsorted(ROWS, float(tokens.max())))]
+    return points
 
 
 def _load(model: ModelShape, layout: Layout, tokens: Float64, routing: Routing) -> ExpertLoad:
@@ -252,10 +257,10 @@ def dispatch_seconds(
     Of measurements with fewer ranks the bytes are scaled: more of them leave the rank.
     """
     assert model.experts is not None
-    cost = costs.dispatch_cost(device, op, -(-layout.stage // device.link_domain))
+    cost = costs.dispatch_cost(device, op, device.link_domains(layout.stage))
     size = np.ceil(rows / layout.tp) * model.experts.top_k * DISPATCH_BYTES[op](model.hidden)
     if cost.ranks:
-        points = ROWS[: 1 + int(np.searchsorted(ROWS, float(rows.max()) * layout.dp))]
+        points = _points(rows * layout.dp)
         load = _load(model, layout, points, routing)
         busiest = load.pairs / (points * model.experts.top_k / layout.ep)
         size = size * np.interp(rows * layout.dp, points, busiest) * cost.share(layout.stage)

@@ -16,7 +16,7 @@ from laminabench.catalog.hardware import device
 from laminabench.catalog.layout import Layout
 from laminabench.catalog.models import ModelShape
 from laminabench.catalog.network import parse_network
-from laminabench.catalog.split_kernels import split_kernels, with_kernels
+from laminabench.catalog.split_kernels import split_kernels, with_split_products
 from laminabench.catalog.step import model_step
 from laminabench.sim.simulate import Offered, simulate
 from laminabench.systems.modelled.afd.workers import (
@@ -246,7 +246,7 @@ def test_a_fused_feed_forward_stage_leaves_the_router_to_attention_workers() -> 
     assert kernels.experts_us * 1e-6 < fused.mid_slice[1] < kernels.experts_us * 1e-6 + 30e-6
     costs, qwen = gb200_setup("afd").costs, model("qwen3-235b-a22b")
     router = costs.gemm_seconds(device("gb200"), 1, 128, 4096)
-    products = with_kernels(costs, device("gb200"), kernels, "megamoe-fp8", 6)
+    products = with_split_products(costs, device("gb200"), kernels, "megamoe-fp8", 6)
     own = sum(
         products.gemm_seconds(device("gb200"), 1, n, k, "fp8_block") for n, k in ((9216, 4096), (4096, 8192))
     )
