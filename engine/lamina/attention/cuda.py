@@ -19,7 +19,7 @@ from lamina.attention.heads import AttentionLayer, Heads
 
 _PREVIOUS = 0
 # Of the work for each block that a GPU runs at once, where it runs other kernels meanwhile.
-SHARES_BESIDE = 4
+SHARES_CONCURRENT = 4
 
 
 def _structure(name: str, **fields: type) -> type[ctypes.Structure]:
@@ -84,17 +84,19 @@ class CudaAttentionWorker(Heads):
         max_batch: int,
         max_tokens: Sequence[int],
         device: torch.device | str = "cuda",
-        beside: bool = False,
+        concurrent: bool = False,
         shared: bool = False,
     ) -> None:
-        """`max_tokens`: what a batch's lists have at most, in each space. With `beside` what begin() asks for
-        runs on a second stream until finish(), beside what is launched in between. `shared`: others use it.
+        """Prepare for batches whose lists have at most `max_tokens` in each space.
+
+        With `concurrent` what begin() starts runs on a second stream until finish(), next to what is launched
+        in between. `shared`: others use the device.
         """
         super().__init__(dtype, heads, kv_heads, head_dim, latent)
         gpu.require()
         self.max_batch, self.max_tokens = max_batch, max_tokens
         self.device = gpu.tensors_on(device)
-        self._beside = gpu.SideStream(self.device) if beside else None
+        self._side = gpu.SideStream(self.device) if concurrent else None
         self._layers: list[_Layer] = []
         self._q: Tensor | None = None  # from begin() to finish()
         # By space.
@@ -102,7 +104,7 @@ class CudaAttentionWorker(Heads):
         self._slots = [self._empty((max(most, 1),), torch.int32) for most in max_tokens]
         self._out = self._empty((max_batch, heads, self.value_dim), torch.float32)
         self._lse = self._empty((max_batch, heads), torch.float32)
-        self._shares = SHARES_BESIDE if beside or shared else 1
+        self._shares = SHARES_CONCURRENT if concurrent or shared else 1
         self._shape = _Attention(
             self.dtypes[dtype], heads, kv_heads, head_dim, 1.0, 0.0, latent, self._shares
         )
@@ -185,7 +187,7 @@ class CudaAttentionWorker(Heads):
         known = self._layers[layer]
         workspace, lists = self._workspace(known.previous), self._lists(known.space)
         partial = self._partial(self._out, self._lse)
-        with self._beside.running() if self._beside else contextlib.nullcontext():
+        with self._side.running() if self._side else contextlib.nullcontext():
             self._launch("begin", known.attention, known.arena, lists, q.data_ptr(), workspace, partial)
         self._q = q  # until both streams are done with it
 
@@ -196,8 +198,8 @@ class CudaAttentionWorker(Heads):
         """
         assert self._q is not None, "finish() before begin()"
         self.check(self.requests, None, *kv)
-        if self._beside:
-            self._beside.joined()
+        if self._side:
+            self._side.joined()
         known = self._layers[layer]
         out = self._empty((self.requests, self.heads, self.value_dim), self.dtype)
         q, k_at, v_at, out_at = (tensor.data_ptr() for tensor in (self._q, kv[0], kv[-1], out))

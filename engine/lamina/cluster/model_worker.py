@@ -110,7 +110,7 @@ class ModelRole:
             channels.close()
 
     def _arrived(self, moment: Any) -> None:
-        """What a GPU computes with from then on is sound, if this returns; else the channels say why not."""
+        """Wait until what has arrived is on the GPU; raise what the channels report otherwise."""
         with self._heartbeat.waiting():
             self._recorder.wait(moment)
         for channels in self._channels:

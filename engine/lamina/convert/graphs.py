@@ -162,7 +162,7 @@ _CAPTURING = threading.Lock()
 
 
 class _Own(threading.local):
-    """What each thread captures with on a device: its stream, and its first graph.
+    """The stream and the first graph of each thread on a device.
 
     The graphs of a thread replay one after another, so what they only use while they run may lie in the same
     memory, the first one's. Those of two threads run at the same time. What a graph leaves for later,
@@ -195,7 +195,7 @@ def warm_up(run: Callable[[], object], device: torch.device) -> None:
 
 
 def captured(run: Callable[[], T], device: torch.device) -> tuple[Replay, T]:
-    """What does it again, and what it gives, which is written anew each time."""
+    """Return a replay of `run`, and its result, which each replay overwrites."""
     if device.type != "cuda":  # a GPU that is emulated, where nothing is captured
         result = run()
         return partial(_again, run, result), result

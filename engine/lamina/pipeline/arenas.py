@@ -96,12 +96,13 @@ def worker_over(
     longest: int,
     device: torch.device | str = "cpu",
     threads: int = 0,
-    beside: bool = False,
+    concurrent: bool = False,
     shared: bool = False,
 ) -> AnyWorker:
-    """Attends for so many heads, or all, in batches of so many sequences that are no longer than that; on a
-    GPU `beside` what is launched meanwhile, or one that is `shared` with other workers. On CPUs its threads
-    always do.
+    """Return a worker that attends for so many heads, or all, in batches of bounded size and length.
+
+    On a GPU it may run `concurrent` with what is launched meanwhile, and its device may be `shared` with other
+    workers. On CPUs its threads always run concurrently.
     """
     if attended.emulated:
         own_heads = heads or arena.shape.kv_heads
@@ -115,7 +116,7 @@ def worker_over(
         most = min(longest, arena.capacity)
         listed = [rows * min(most, sight.most or most) for sight in arena.shape.spaces]
         worker = CudaAttentionWorker(
-            *shape, max_batch=rows, max_tokens=listed, device=device, beside=beside, shared=shared
+            *shape, max_batch=rows, max_tokens=listed, device=device, concurrent=concurrent, shared=shared
         )
     else:
         worker = TensorWorker(*shape, threads=threads, kv_dtype=arena.shape.kv_dtype)

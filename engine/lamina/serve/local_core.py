@@ -298,5 +298,5 @@ def _attention(
         longest=longest,
         device=options.device,
         threads=options.threads,
-        beside=options.overlap,
+        concurrent=options.overlap,
     )

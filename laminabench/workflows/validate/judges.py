@@ -11,13 +11,13 @@ from laminabench.workflows.validate.serving import METRICS, Errors, Judged
 OF_ALL = {"ttft median": 10.0, "tpot median": 5.0, "ttft p90": 25.0}
 OF_TODAY = {"ttft median": 8.0, "tpot median": 4.0}
 OF_A_GROUP = {"ttft signed": 10.0}
-# Fewer loads make no group that anything is asked of.
+# Fewer loads make no group that has targets.
 ENOUGH = 10
 TODAY = (0, 15)
 
 
 class Standing(NamedTuple):
-    """A group of loads, its errors, and what is asked of these."""
+    """A group of loads, its errors and their targets."""
 
     group: str
     role: str  # judge, fit or queued

@@ -210,7 +210,7 @@ def test_attention_runs_concurrently_with_other_kernels(captured: bool) -> None:
     worker, layer = world.worker, world.layer
     q, k, v = world.draw(case.heads), world.draw(case.kv_heads), world.draw(case.kv_heads)
     wanted = worker.run(layer, q, k, v)
-    worker._beside = gpu.SideStream(worker.device)
+    worker._side = gpu.SideStream(worker.device)
 
     def run() -> Tensor:
         worker.begin(layer, q)
