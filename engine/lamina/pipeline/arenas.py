@@ -101,8 +101,8 @@ def worker_over(
 ) -> AnyWorker:
     """Return a worker that attends for so many heads, or all, in batches of bounded size and length.
 
-    On a GPU it may run `concurrent` with what is launched meanwhile, and its device may be `shared` with other
-    workers. On CPUs its threads always run concurrently.
+    On a GPU it may run `concurrent` with what is launched meanwhile, and its device may be `shared` with
+    other workers. On CPUs its threads always run concurrently.
     """
     if attended.emulated:
         own_heads = heads or arena.shape.kv_heads
