@@ -14,12 +14,12 @@ def kernel_flips(grid: Grid, cells: Sequence[Cell], base: str, jobs: int | None)
     """Yield a sentence where vLLM's own kernels change the better system; replays only what has others."""
     on = devices_named(",".join(text for cell in cells for text in cell.deployments.values()))
     chosen = [out_of_the_box(view.costs, on) for view in grid.views]
+    if not any(chosen):
+        return
     views = [
         view._replace(costs=with_kernels(view.costs, kernels))
         for view, kernels in zip(grid.views, chosen, strict=True)
     ]
-    if not any(chosen):
-        return
     others = grid_cells(replace(grid, views=views, common=None), jobs=jobs)
     flipped = [
         f"{cell.model} on {cell.trace}, {cell.label}: {name} {here:+.1%}, then {there:+.1%}"

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,7 @@ class Predicted:
         return {**known, "terms": dict(self.terms)}
 
 
+@cache
 def table() -> Table:
     """Return the packaged rows, their source, and what was fitted to them."""
     return packaged_in(__package__, "disaggregation.toml")
