@@ -11,7 +11,7 @@ namespace lamina {
 
 struct PromptLimits {
   std::int64_t budget = 2048;  // most tokens that a batch computes in an iteration
-  bool lags = false;           // an iteration is scheduled while the one before it runs: docs/simulator.md
+  bool lags = false;           // an iteration is scheduled while the one before it runs: docs/simulator-prefill.md
   bool holds = false;          // the KV of requests that have ended stays until release()
 };
 
@@ -43,7 +43,7 @@ struct PromptBatch : BatchMembers {
 };
 
 // Continuous batching as vLLM does it where prompts are computed too: in chunks, beside the requests that
-// decode. docs/simulator.md ("Prompts beside decoding") defines it. Per iteration it does work for the
+// decode. docs/simulator-prefill.md ("Colocated prefill") defines it. Per iteration it does work for the
 // requests that are in their prompt or leave, not for those that decode on.
 class PromptScheduler : public Batching<PromptScheduler, PromptBatch> {
 public:

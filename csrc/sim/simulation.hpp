@@ -47,7 +47,7 @@ struct Part {
   std::optional<Handover> handover{};  // how KV comes from there
 };
 
-// A deployment, boundary by boundary, as docs/simulator.md has it: the same order of events on any hardware,
+// A deployment, boundary by boundary, as docs/simulator.md defines it: the same order of events on any hardware,
 // and whether prompts are computed too (PromptScheduler) or not.
 template <typename S, Hardware<S> H>
 class Simulation final : public Site {

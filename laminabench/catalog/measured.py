@@ -66,7 +66,7 @@ class Grid(msgspec.Struct, frozen=True, eq=False):
 
 
 class AttentionGrids(msgspec.Struct, frozen=True):
-    """Attention of one layer on one worker, seconds: docs/simulator.md ("Measured attention")."""
+    """Attention of one layer on one worker, seconds: docs/simulator-prefill.md ("Measured attention")."""
 
     decode: Grid  # by requests and KV tokens of each
     prompt: Grid  # by tokens of a chunk and those before it

@@ -1,4 +1,4 @@
-"""Attention and feed-forward apart, as docs/simulator.md has it: what is where, what travels, how long."""
+"""Attention-FFN disaggregation as docs/simulator.md defines it: placement, transfers and times."""
 
 from __future__ import annotations
 
