@@ -36,16 +36,18 @@ def numbers(program: Any) -> Any:
     """A client and a server that agree about a load, within what the client adds."""
     load = program.load.Load(requests=10, concurrency=2, prompt_tokens=8, output_tokens=11)
     counted = program.load.Counted(10, 80, 110, gaps=100, gaps_s=2.0, ttft_ms=50.0)
-    seen = program.load.Reported(
+    observed = program.load.Reported(
         "c", 10, 80, 110, ("gap", 20.5), ("chunks", 40.0), ttft_ms=55.0, throughput_tokens_per_s=80.0
     )
-    return SimpleNamespace(load=load, counted=counted, seen=seen)
+    return SimpleNamespace(load=load, counted=counted, observed=observed)
 
 
 def wrong(program: Any, numbers: Any, **changes: Any) -> list[str]:
     """The names of the numbers that are not what they have to be."""
-    seen = dataclasses.replace(numbers.seen, **changes)
-    return [line.number for line in program.verdict.lines(seen, numbers.counted, numbers.load) if not line.ok]
+    observed = dataclasses.replace(numbers.observed, **changes)
+    return [
+        line.number for line in program.verdict.lines(observed, numbers.counted, numbers.load) if not line.ok
+    ]
 
 
 def test_numbers_that_agree_are_let_pass(program: Any, numbers: Any) -> None:
@@ -53,7 +55,7 @@ def test_numbers_that_agree_are_let_pass(program: Any, numbers: Any) -> None:
     # Two slots, each with eleven tokens every 50 ms + 10 x 20 ms.
     assert numbers.counted.at_most(numbers.load) == pytest.approx(88.0)
     assert wrong(program, numbers) == []
-    table = program.verdict.table(program.verdict.lines(numbers.seen, numbers.counted, numbers.load))
+    table = program.verdict.table(program.verdict.lines(numbers.observed, numbers.counted, numbers.load))
     assert len(table.splitlines()) == 8
     assert "NOT" not in table
 
@@ -95,12 +97,12 @@ def test_the_tokenizer_is_a_real_one(program: Any, tmp_path: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(tmp_path, local_files_only=True)
     config = json.loads((tmp_path / "config.json").read_text())
     assert len(tokenizer) == config["vocab_size"]
-    said = "rin tola, besu: ünïcode"
-    assert tokenizer.decode(tokenizer.encode(said)) == said
+    message = "rin tola, besu: ünïcode"
+    assert tokenizer.decode(tokenizer.encode(message)) == message
     chat = tokenizer.apply_chat_template(
-        [{"role": "user", "content": said}], tokenize=False, add_generation_prompt=True
+        [{"role": "user", "content": message}], tokenize=False, add_generation_prompt=True
     )
-    assert chat == f"<|user|>{said}<|end|><|assistant|>"
+    assert chat == f"<|user|>{message}<|end|><|assistant|>"
 
 
 @pytest.mark.parametrize(
@@ -143,7 +145,7 @@ def test_real_clients_and_our_server_say_the_same() -> None:
         [str(word) for word in command], capture_output=True, text=True, check=False, timeout=LIMIT_S
     )
     assert done.returncode == 0, done.stderr[-3000:] + done.stdout[-3000:]
-    said = json.loads(done.stdout)
+    output = json.loads(done.stdout)
     imported = {f"{client}, imported" for client in CLIENTS - {"openai", "laminabench replay"}}
-    assert {line["client"] for line in said["lines"]} == CLIENTS | imported
-    assert [line for line in said["lines"] if not line["ok"]] == []
+    assert {line["client"] for line in output["lines"]} == CLIENTS | imported
+    assert [line for line in output["lines"] if not line["ok"]] == []

@@ -46,7 +46,7 @@ def end(error):
 def forget():
     raise OneCodeError("why")
 """
-FOUND = {
+EXPECTED = {
     "channel-gone": (["GoneError"], [2], []),
     "interrupted": ([], [130], ["interrupted"]),
     "run-damaged": (["UserError"], [2], ["{name} is old / cut; it has {path} bytes"]),
@@ -71,11 +71,11 @@ def errors(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 def test_codes_classes_exits_and_sentences(errors: ModuleType) -> None:
     sites = errors.Sites([errors.Module("a.py", ast.parse(SOURCES))])
-    found = {
+    result = {
         code: (sorted(entry.classes), sorted(entry.exits), entry.sentences)
         for code, entry in sites.entries.items()
     }
-    assert found == FOUND
+    assert result == EXPECTED
     assert sites.uncoded == []
     assert "| `x-large` | `CheckFailedError` | 1 | x is \\| too large | a.py |\n" in sites.page()
 

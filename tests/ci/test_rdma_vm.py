@@ -83,11 +83,11 @@ def test_an_archive_holds_folders_before_what_is_in_them(tmp_path: Path) -> None
     (tree / "a").symlink_to("b/program")
     os.utime(tree / "b" / "program", (5, 1_700_000_000))
     pack(tree, tmp_path / "cpio")
-    found = entries((tmp_path / "cpio").read_bytes())
-    assert list(found) == ["a", "b", "b/c", "b/program", "b/c/file", "TRAILER!!!"]
-    assert found["a"] == (0o120777, found["a"][1], b"b/program")
-    assert found["b/program"] == (0o100755, 1_700_000_000, b"#!/bin/sh\n")
-    assert found["b/c/file"][2] == b"seven.."
+    result = entries((tmp_path / "cpio").read_bytes())
+    assert list(result) == ["a", "b", "b/c", "b/program", "b/c/file", "TRAILER!!!"]
+    assert result["a"] == (0o120777, result["a"][1], b"b/program")
+    assert result["b/program"] == (0o100755, 1_700_000_000, b"#!/bin/sh\n")
+    assert result["b/c/file"][2] == b"seven.."
     assert (tmp_path / "cpio").stat().st_size % 512 == 0
 
 
@@ -160,17 +160,17 @@ def test_orders_to_qemu_are_obeyed_or_refused_aloud(short: Path) -> None:
 
 def entries(archive: bytes) -> dict[str, tuple[int, int, bytes]]:
     """Mode, time and content by name, read as the kernel's documentation has it."""
-    found: dict[str, tuple[int, int, bytes]] = {}
+    result: dict[str, tuple[int, int, bytes]] = {}
     at = 0
-    while "TRAILER!!!" not in found:
+    while "TRAILER!!!" not in result:
         assert archive[at : at + 6] == MAGIC
         numbers = [int(archive[at + 6 + 8 * n : at + 14 + 8 * n], 16) for n in range(13)]
         mode, mtime, size, name_bytes = numbers[1], numbers[5], numbers[6], numbers[11]
         name = archive[at + HEADER_BYTES : at + HEADER_BYTES + name_bytes - 1].decode()
         content = aligned(at + HEADER_BYTES + name_bytes)
-        found[name] = (mode, mtime, archive[content : content + size])
+        result[name] = (mode, mtime, archive[content : content + size])
         at = aligned(content + size)
-    return found
+    return result
 
 
 def aligned(at: int) -> int:

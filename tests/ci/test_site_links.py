@@ -42,7 +42,7 @@ def test_sound(checker: ModuleType, tmp_path: Path, body: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         ('<a href="sub/none.html">x</a>', "leads nowhere"),
         ('<a href="../elsewhere.html">x</a>', "leads nowhere"),
@@ -55,10 +55,10 @@ def test_sound(checker: ModuleType, tmp_path: Path, body: str) -> None:
         ('<a href="javascript:alert(1)">x</a>', "no address"),
     ],
 )
-def test_broken(checker: ModuleType, tmp_path: Path, body: str, said: str) -> None:
+def test_broken(checker: ModuleType, tmp_path: Path, body: str, message: str) -> None:
     (problem,) = checker.problems(site(tmp_path, body))
     assert problem.startswith("index.html: ")
-    assert said in problem
+    assert message in problem
 
 
 def test_a_folder_without_pages_is_no_site(checker: ModuleType, tmp_path: Path) -> None:

@@ -62,8 +62,8 @@ def test_a_smaller_budget_delays_first_tokens_and_spares_the_others(as_json: AsJ
 
 def test_marked_prefixes_are_computed_once(as_json: AsJson) -> None:
     kimi = ("--trace", "kimi-conv", "--offline", "--num-requests", "200", "-q", "--no-out")
-    kept, again = (
+    saved, again = (
         as_json("replay", *kimi, "--system", "vllm", "--prefill", "colocated", *flag)
         for flag in ((), ("--no-prefix-sharing",))
     )
-    assert kept["throughput_tokens_per_s"] > again["throughput_tokens_per_s"] * 1.1
+    assert saved["throughput_tokens_per_s"] > again["throughput_tokens_per_s"] * 1.1

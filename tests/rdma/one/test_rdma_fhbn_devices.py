@@ -22,14 +22,14 @@ def devices(*options: str, before: Sequence[str] = ()) -> str:
 
 
 @pytest.fixture(scope="module")
-def found() -> dict[str, Any]:
+def listing() -> dict[str, Any]:
     answer = json.loads(devices("--json"))
     assert isinstance(answer, dict)
     return answer
 
 
-def test_the_device_and_its_port(found: dict[str, Any], device: str, near: str) -> None:
-    (told,) = found["devices"]
+def test_the_device_and_its_port(listing: dict[str, Any], device: str, near: str) -> None:
+    (told,) = listing["devices"]
     assert (told["name"], told["provider"], told["transport"]) == (device, "rxe", "InfiniBand")
     (port,) = told["ports"]
     assert (port["number"], port["state"], port["link_layer"]) == (1, "active", "Ethernet")
@@ -40,16 +40,16 @@ def test_the_device_and_its_port(found: dict[str, Any], device: str, near: str) 
     assert by_address[0]["interface"]
 
 
-def test_verbs_can_be_used_and_mlx5_cannot(found: dict[str, Any]) -> None:
-    engines = {row["engine"]: row for row in found["engines"]}
+def test_verbs_can_be_used_and_mlx5_cannot(listing: dict[str, Any]) -> None:
+    engines = {row["engine"]: row for row in listing["engines"]}
     assert engines["verbs"]["because"] == []
     assert engines["mlx5"]["because"] == ["no usable device is a ConnectX (provider mlx5): rxe only"]
 
 
 def test_too_little_memory_that_may_be_locked_is_told() -> None:
     no_right = ["setpriv", "--bounding-set", "-ipc_lock", "--inh-caps", "-ipc_lock"]
-    found = json.loads(devices("--json", before=[*no_right, "prlimit", "--memlock=32768"]))
-    (why,) = next(row["because"] for row in found["engines"] if row["engine"] == "verbs")
+    listing = json.loads(devices("--json", before=[*no_right, "prlimit", "--memlock=32768"]))
+    (why,) = next(row["because"] for row in listing["engines"] if row["engine"] == "verbs")
     assert why.startswith("this process may register 32,768 bytes of memory")
     assert "too little for any channel: raise the limit" in why
 
