@@ -7,13 +7,13 @@
 namespace lamina::attention {
 namespace {
 
-// Eight floats at a time. Included only where the compiler is told that AVX2, FMA and F16C may be used.
+// Eight floats at a time. Included only where the compiler may use AVX2, FMA and F16C.
 struct Avx2Simd {
   using Vec = __m256;
   static constexpr int kWidth = 8;
   static constexpr int kMostHeads = 4;
   static constexpr int kManyHeadsStep = 32;  // Zen 3: 1.1 to 1.2 times as fast as by 64 tokens
-  // Vectors of output per query head that fit in the registers beside N heads.
+  // Vectors of output per query head that fit in the registers with N heads.
   template <int N>
   static constexpr int columns() {
     return N == 4 ? 2 : 4;

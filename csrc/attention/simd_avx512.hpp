@@ -7,14 +7,14 @@
 namespace lamina::attention {
 namespace {
 
-// Sixteen floats at a time. Included only where the compiler is told that AVX-512 F, BW, DQ and VL may be
-// used.
+// Sixteen floats at a time. Included only where the compiler may use AVX-512 F, BW, DQ
+// and VL.
 struct Avx512Simd {
   using Vec = __m512;
   static constexpr int kWidth = 16;
   static constexpr int kMostHeads = 8;
   static constexpr int kManyHeadsStep = kBlock;
-  // Vectors of output per query head that fit in the registers beside N heads.
+  // Vectors of output per query head that fit in the registers with N heads.
   template <int N>
   static constexpr int columns() {
     return N == 8 ? 2 : 4;

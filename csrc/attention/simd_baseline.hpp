@@ -15,7 +15,7 @@ struct BaselineSimd {
   static constexpr int kWidth = 4;
   static constexpr int kMostHeads = 4;
   static constexpr int kManyHeadsStep = kBlock;
-  // Vectors of output per query head that fit in the registers beside N heads.
+  // Vectors of output per query head that fit in the registers with N heads.
   template <int N>
   static constexpr int columns() {
     return 2;

@@ -10,7 +10,7 @@ namespace lamina {
 // KV memory in blocks that remembers what it held, as vLLM's does: blocks are given back to the end of a line
 // and taken from its front, and until they are taken again they can be reused as they are, by a request with
 // the same tokens. Three kinds stand in the line: prefix blocks of the trace (shared, each as a whole), what
-// a preempted request had beside them (its leading blocks last as long as possible), and what no one can use
+// a preempted request had besides them (its leading blocks last as long as possible), and what no one can use
 // again.
 class BlockPool {
 public:

@@ -114,7 +114,7 @@ std::int64_t PromptScheduler::blocks_for(const RequestTable& requests, Index req
          ceil_div(tokens - shared * requests.prefix_block_tokens, limits_.block_tokens);
 }
 
-// What it holds beside prefix blocks.
+// Its blocks besides prefix blocks.
 std::int64_t PromptScheduler::own_blocks(Index request, std::int64_t computed) const {
   return blocks_for(request, grows() ? computed : final_tokens(request)) - shared_[request] * prefix_blocks_ +
          request_blocks_;

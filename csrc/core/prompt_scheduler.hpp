@@ -11,8 +11,8 @@ namespace lamina {
 
 struct PromptLimits {
   std::int64_t budget = 2048;  // most tokens that a batch computes in an iteration
-  bool lags = false;           // an iteration is scheduled while the one before it runs: docs/simulator-prefill.md
-  bool holds = false;          // the KV of requests that have ended stays until release()
+  bool lags = false;   // an iteration is scheduled while the one before it runs: docs/simulator-prefill.md
+  bool holds = false;  // the KV of requests that have ended stays until release()
 };
 
 // Part of a prompt that an iteration computes.
@@ -42,7 +42,7 @@ struct PromptBatch : BatchMembers {
   }
 };
 
-// Continuous batching as vLLM does it where prompts are computed too: in chunks, beside the requests that
+// Continuous batching with prefill as vLLM does it: prompts in chunks, alongside the requests that
 // decode. docs/simulator-prefill.md ("Colocated prefill") defines it. Per iteration it does work for the
 // requests that are in their prompt or leave, not for those that decode on.
 class PromptScheduler : public Batching<PromptScheduler, PromptBatch> {
@@ -119,7 +119,7 @@ private:
   PromptLimits prompts_;
   std::vector<BlockPool> pools_;
   std::int64_t prefix_blocks_;          // KV blocks of a prefix block
-  std::int64_t request_blocks_;         // that each request has beside its tokens
+  std::int64_t request_blocks_;         // of each request besides its tokens
   std::vector<std::int32_t> computed_;  // of a prompt that is not at its end
   std::vector<std::int32_t> shared_;    // its first prefix blocks, which it has a share in
   Change change_;

@@ -106,7 +106,7 @@ int Router::least(const Wanted& wanted, Less less) const {
 }
 
 int Router::least_requests(const Wanted& wanted) const {
-  if (!global_ && closed_ == 0) {  // everybody takes it: two plain passes, as there may be thousands
+  if (!global_ && closed_ == 0) {  // every instance accepts it: two plain passes, as there may be thousands
     std::int64_t fewest = requests_.front();
     for (const std::int64_t each : requests_) fewest = std::min(fewest, each);
     return static_cast<int>(std::ranges::find(requests_, fewest) - requests_.begin());

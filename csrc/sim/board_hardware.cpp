@@ -114,7 +114,7 @@ Ticks BoardHardware::settle(const h2m2::Plan& plan, std::int64_t compacted) {
   return ticks_of(costs_.overlap_moves ? moving_ns - hidden_ns : moving_ns);
 }
 
-// Both sides read and write their part of it at once; KV heads are alike.
+// Both sides read and write their part of it at once; KV heads are identical.
 double BoardHardware::compacting_ns(const h2m2::Mapping& mapping, std::int64_t bytes) const {
   const int parts = mapping.whole_layers ? costs_.shape.layers : costs_.shape.kv_heads;
   const double in_hbm = static_cast<double>(bytes) * mapping.attention / parts;

@@ -11,7 +11,7 @@
 
 namespace lamina::sim {
 
-// What serving costs beside the model, on any hardware.
+// Costs of serving besides the model, on any hardware.
 struct ServingCosts {
   Ticks host_fixed = 0;  // per iteration
   double host_per_request = 0;

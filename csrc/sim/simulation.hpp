@@ -47,8 +47,8 @@ struct Part {
   std::optional<Handover> handover{};  // how KV comes from there
 };
 
-// A deployment, boundary by boundary, as docs/simulator.md defines it: the same order of events on any hardware,
-// and whether prompts are computed too (PromptScheduler) or not.
+// A deployment, boundary by boundary, as docs/simulator.md defines it: the same order of events on any
+// hardware, and whether prompts are computed too (PromptScheduler) or not.
 template <typename S, Hardware<S> H>
 class Simulation final : public Site {
 public:
@@ -510,7 +510,7 @@ private:
     }
   }
 
-  // What a row has beside its batch and load.
+  // State of a row besides its batch and load.
   struct Iteration {
     std::int64_t number;
     Ticks start, duration, host;

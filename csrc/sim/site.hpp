@@ -30,7 +30,7 @@ public:
   virtual Result take() = 0;
   virtual void check_integrity() const = 0;
 
-  // Requests that ended or were rejected; whoever has seen to them clears it.
+  // Requests that ended or were rejected; the caller that handled them clears it.
   std::vector<Index>& gone() { return gone_; }
 
 protected:

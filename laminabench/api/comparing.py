@@ -89,7 +89,7 @@ def _compare_runs(
     if not 0 <= base < len(given):
         raise UserError("compare-base-unknown", f"base is the place of a Run, 0 to {len(given) - 1}")
     runs = [each if isinstance(each, Run) else read(each) for each in given]
-    # A Run that is in memory only is told apart by its place.
+    # A Run in memory only is identified by its position.
     tables = [each.table(f"#{place}") for place, each in enumerate(runs, 1)]
     places = [each.path.resolve() if each.path else id(each) for each in runs]
     if len(set(places)) < len(places):

@@ -39,7 +39,7 @@ class Comparison:
 
     title: str
     verdicts: tuple[str, ...]
-    """Of systems on one trace, what it all comes to, a sentence each."""
+    """Verdicts on systems on one trace, a sentence each."""
     notes: tuple[str, ...]
     """What a reader of the numbers has to know."""
     sides: tuple[SideBySide, ...] = field(repr=False)

@@ -61,7 +61,7 @@ class Run:
         self._table = table
         self._result = result
         self.path = path
-        """Where it is kept; None where it is in memory only."""
+        """Folder of the Run; None if it is in memory only."""
         self.notes = tuple(notes)
         """What a reader of the numbers should know, a sentence each."""
 

@@ -54,9 +54,9 @@ def compare(
     laminabench compare --model llama3-70b --deployment lamina=2xh200+4xh20 --equal-cost
     laminabench compare --live '--system vllm --deployment 2xcpu' --live '--system lamina' --trace azure-code
 
-    With RUN: the first is the base of ratios. With --live: replays on this machine alternate, their Runs are
-    kept. Without: every system is replayed (modelled) on every trace with every model and cost set; requests
-    that one of them could never hold are left out for all.
+    With RUN: the first is the base of ratios. With --live: replays on this machine alternate, and their Runs
+    are stored. Without: every system is replayed (modelled) on every trace with every model and cost set;
+    requests that do not fit into one of them are left out for all.
     """
     from laminabench.render.report import plotly_script
     from laminabench.render.sheets.compare import print_sheets, write_markdown
@@ -96,7 +96,7 @@ def compare(
         comparison.write_report(report, title, request.slo_tbt_ms)
         out.note(f"wrote {report}: open it in a browser")
     if directory:
-        out.note(f"Runs are kept in {directory}")
+        out.note(f"Runs are in {directory}")
     result = {
         **comparison.describe(),
         "report": report and str(report),

@@ -68,7 +68,7 @@ def record(target: Path, costs: str | None, out: Output, **flags: Any) -> None:
         request = ReplayRequest(system=SERVER, mode="open", directory=f"{temporary}/run", **options)
         result = run(request, listener=out)
         if result.replayed.interrupted:
-            raise Interrupted("nothing was kept")
+            raise Interrupted("nothing was written")
         result.require_sound()
         recording = replace(read(Path(request.directory or ""), **settings), name=target.stem)
     facts = {"recording": str(target), **_facts(recording)}

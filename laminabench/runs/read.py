@@ -66,7 +66,7 @@ def read_run(directory: Path) -> Run:
         tables["iterations"],
         tables["stints"],
         no_timeline(),
-        # null is unknown, as the busy time of a server seen only from outside.
+        # null is unknown, as the busy time of a server observed only from outside.
         replica_busy_s=np.asarray(totals.replica_busy_s, np.float64),
         attention_busy_s=math.nan if totals.attention_busy_s is None else totals.attention_busy_s,
         end_s=totals.end_s,

@@ -53,7 +53,7 @@ class Outcome:
     pool_engines: int | None = None  # of all instances, those that never had anything to do included
     # request at_s gap_s: before tokens whose gap `iterations` and `stints` do not tell.
     gaps: Columns | None = None
-    # What iterations come to where their rows are not kept, over the whole run: gap_s and gap_tokens, how
+    # Sums of iterations if their rows are not stored, over the whole run: gap_s and gap_tokens, how
     # many tokens came so long after the one before, to a thousandth; and iterations, tokens, prompt_tokens,
     # duration_s, model_s, attention_s, network_s, host_s, waiting_s and overlapped_s, each once a token.
     tally: dict[str, Any] | None = None

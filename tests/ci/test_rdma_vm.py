@@ -52,7 +52,7 @@ def test_without_qemu_it_says_so_and_succeeds(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    missing = "there is no qemu-system-x86_64 and nobody may install it here; install qemu-system-x86"
+    missing = "there is no qemu-system-x86_64 and no right to install it; install qemu-system-x86"
     assert done.stderr == f"rdma-vm: skipped: {missing}\n"
     assert list(tmp_path.iterdir()) == []
 

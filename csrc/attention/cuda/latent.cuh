@@ -62,7 +62,7 @@ public:
     for (int i = 0; i < tiles; ++i) {
       const int tile = i % kStages * Tile::kBytes;
       wait_async<kStages - 2>();
-      sync_block();  // everybody's copies have come; and the tile before is free again
+      sync_block();  // all threads' copies have arrived; the previous tile is free again
       fetch(i + kStages - 1);
       math_.score(tile, scores());
       sync_block();

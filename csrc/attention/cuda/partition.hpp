@@ -82,7 +82,7 @@ LAMINA_HD std::int32_t request_of(const std::int32_t* offset, std::int32_t reque
   return low;
 }
 
-// What the kernels are told of a batch, computed on the device once a step.
+// The kernels' description of a batch, computed on the device once per step.
 struct Plan {
   Line line;
   std::int32_t empty;  // how many requests have no visible token, so no tile
@@ -160,7 +160,7 @@ struct Workspace {
     std::int32_t requests;
     std::int32_t kv_heads;
     std::int32_t workers;
-    std::int32_t passes;  // how often the heads of a group are gone through, so many at a time
+    std::int32_t passes;  // passes over the heads of a group, this many at a time
     std::int32_t heads_per_pass;
     std::int32_t value_dim;
   };

@@ -19,7 +19,9 @@ constexpr float kLn2 = 0.69314718055994530942f;
 LAMINA_HD float exp2_of(float x) {
 #ifdef __CUDA_ARCH__
   float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));  // 2 ulp; exp2f would add the denormals nobody needs
+  asm("ex2.approx.ftz.f32 %0, %1;"
+      : "=f"(y)
+      : "f"(x));  // 2 ulp; exp2f would add denormals, which are not needed
   return y;
 #else
   return std::exp2(x);

@@ -14,7 +14,7 @@ namespace lamina::attention::cuda {
 //
 // Everything is transposed, S' = K Q' and O' = V' P', so that the 16 rows of the instruction are tokens or
 // dimensions, of which there are plenty, and heads are its 8 columns: a group of 8 heads wastes nothing, a
-// single head 7/8 of an instruction that is cheap beside the bytes it waits for.
+// single head 7/8 of an instruction that is cheap compared with the bytes it waits for.
 template <typename Element, int kDim_, int kHeads_>
 class WarpMma {
 public:
@@ -137,7 +137,7 @@ public:
 private:
   static constexpr int kBlocks = kHeads / 8;
   static constexpr int kSteps = kDim / 16;
-  // Of dependent instructions: of even and of odd steps, where there is no other block's beside.
+  // Chains of dependent instructions: even and odd steps, if no other block runs on the multiprocessor.
   static constexpr int kChains = kBlocks == 1 ? 2 : 1;
   static_assert(kHeads % 8 == 0 && kDim % 64 == 0);
 

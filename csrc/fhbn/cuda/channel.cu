@@ -129,7 +129,7 @@ lamina_cuda_status lamina_cuda_channel_destroy(lamina_cuda_channel_end* end) {
     cuda::require_end(end);
     const std::unique_ptr<lamina_cuda_channel_end> gone(end);
     const cudaError_t waited = gone->stop_and([] { return cudaSuccess; });
-    // Whatever has become of the device, the peer is told, and nothing is written behind this.
+    // Whatever the device's state, notify the peer; nothing is written after this.
     if (gone->host_ring != nullptr) fhbn::store_release(gone->own_line().state, fhbn::State::kClosed);
     cuda::check(waited, "waiting for the channel's last kernels");
   });

@@ -6,7 +6,7 @@
 
 namespace lamina::fhbn::cuda {
 
-// So few that a block which waits for a message fits beside three of attention's on a multiprocessor:
+// Few enough that a block waiting for a message fits next to three of attention's on a multiprocessor:
 // attention runs in one wave then, though others wait.
 constexpr int kCopyThreads = 128;
 // Chunks that a thread has under way at once: what the host's memory answers takes a microsecond to come.

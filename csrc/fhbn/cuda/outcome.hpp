@@ -64,7 +64,7 @@ inline std::string sentence_of(const Mailbox::Report& report, bool sends, const 
       return "part " + std::to_string(report.part) + " of the message from " + peer + " has " +
              std::to_string(report.has) + " bytes and its buffer has room for " + std::to_string(report.room);
   }
-  return "the channel's end holds a failure that nobody knows";
+  return "the channel's end has an unknown failure";
 }
 
 // With where it happened. What came before was sent or received, and nothing after.

@@ -12,7 +12,7 @@ namespace lamina::fhbn::cuda {
 
 constexpr int kWarpThreads = 32;
 
-// How a thread of a device reaches a queue (rdma/queue.hpp). A release orders memory and registers alike.
+// How a thread of a device reaches a queue (rdma/queue.hpp). A release orders both memory and registers.
 struct DeviceOrder {
   static LAMINA_DEVICE void store_release(std::uint32_t* word, std::uint32_t value) {
     store_release_sys(word, value);
@@ -51,7 +51,7 @@ LAMINA_DEVICE void fail(const NicEnd& nic, NicTrouble trouble, const rdma::Compl
   NicMailbox::Report& report = nic.mailbox->report;
   report.syndrome = static_cast<std::uint32_t>(completed.syndrome);
   report.vendor_syndrome = completed.vendor_syndrome;
-  // Its queue pair is gone then, and answers no more; its line has come before.
+  // Its queue pair is destroyed then and no longer answers; its line arrived before.
   report.closed = is_open(*nic.peer_line()) ? 0 : 1;
   store_release_sys(reinterpret_cast<std::uint32_t*>(&report.trouble), static_cast<std::uint32_t>(trouble));
 }
@@ -181,7 +181,7 @@ LAMINA_DEVICE void ring_for_one(const NicEnd& nic, Posting& posting, const Reque
 }
 
 // For the first warp of a block, of which `seqno` counts in the first lane: tells the sender what was
-// consumed, unless it was told that before.
+// consumed, unless it was notified before.
 LAMINA_DEVICE void post_consumed(const NicEnd& nic, std::uint64_t seqno) {
   const bool first = thread_index() == 0;
   NicCursor& cursor = *nic.cursor;

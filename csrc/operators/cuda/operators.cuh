@@ -60,7 +60,7 @@ LAMINA_DEVICE float added_up(float value) {
   for (int mask = 1; mask < 32; mask *= 2) value += shuffle_xor(value, mask);
   if constexpr (kLanes > 32) {
     auto* const parts = reinterpret_cast<float*>(shared_memory());
-    sync_block();  // everybody has read those of the sum before
+    sync_block();  // all threads have read the previous sum's
     if (thread_index() % 32 == 0) parts[thread_index() / 32] = value;
     sync_block();
     value = 0;

@@ -65,7 +65,7 @@ private:
     double closed = kNever;  // can be opened from here on
   };
   struct Channel {
-    std::vector<Bank> banks;     // those of one row of the board beside each other
+    std::vector<Bank> banks;     // those of one row of the board are adjacent
     std::vector<double> column;  // of each group, its last burst's command
     std::vector<double> opened;  // the last four, oldest first
     double bus = 0;              // free from here on

@@ -87,7 +87,7 @@ private:
   std::array<Pieces, 3> pieces_;
 };
 
-// Weights are split alike, be they of qkv or fc.
+// Weights of qkv and fc are split in the same way.
 template <typename Cost>
 auto costs(const Cost& weights, const Cost& kv) {
   return [=](Sublayer sublayer) { return sublayer == Sublayer::kAttention ? kv : weights; };
@@ -155,7 +155,7 @@ auto flexgen(const Shape& shape, Shares shares) {
 }
 
 // Whole sublayers of whole layers, one side at work at a time: the best way to fill HBM with such pieces.
-// Layers are alike, so numbers of them say all.
+// Layers are identical, so their numbers suffice.
 std::optional<Mapping> naive(const Times& times, const Moment& moment, const Room& room) {
   const Shape& shape = times.shape();
   const int layers = shape.layers;

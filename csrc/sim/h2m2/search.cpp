@@ -111,7 +111,7 @@ private:
   Footprint unit_;
 };
 
-// Numbers of KV groups on the HBM side that are still to be looked at, and what weights cost at least beside
+// Numbers of KV groups on the HBM side that are still to be looked at, and the least cost of weights with
 // any of them.
 struct Stretch {
   int from;

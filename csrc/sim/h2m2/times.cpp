@@ -82,7 +82,7 @@ KernelTime Chips::attention(const Shape& shape, int groups, const Moment& moment
   const double kv_bytes = 2.0 * shape.head_dim * groups * tokens * element_bytes_;
   const double read = board_.reread_kv ? kv_bytes * shape.group() : kv_bytes;
   // Scores and weighted sum on the matrix-vector units; the softmax between them, three passes of the special
-  // function units, runs beside.
+  // function units, runs concurrently.
   const int width = (shape.head_dim + board_.mv_width - 1) / board_.mv_width;
   const double products = 2 * heads * static_cast<double>(moment.kv_rows) * width / cores_;
   const double softmax = 3 * heads * tokens / board_.vector_width / cores_;

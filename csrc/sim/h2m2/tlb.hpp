@@ -8,7 +8,7 @@
 namespace lamina::h2m2 {
 
 // The translations that a chip's MMU holds: the least recently used one makes room. A miss walks the flat
-// table, one access of so long, so many walks at once; whoever else asks for the page meanwhile waits for the
+// table, one access of so long, so many walks at once; other requests for the page meanwhile wait for the
 // same walk.
 class Tlb {
 public:

@@ -214,7 +214,7 @@ class Scaled:
     layout: Layout
     partition: Partition
     device_tokens: int  # of a pool
-    pool_tokens: int  # with those beside the device
+    pool_tokens: int  # including those outside the device
     cores: list[int]  # of each worker
 
     @staticmethod

@@ -74,7 +74,7 @@ class WorkerConfig:
     most_rows: int  # of a batch, and of all together
     max_positions: int  # of a sequence
     arena_tokens: int  # of an attention worker, on its device
-    overcommit: float  # the share of them that it has room for beside the device
+    overcommit: float  # further slots outside the device, as a share of these
     decode_only: bool
     overlap: bool
     backend: str

@@ -24,7 +24,7 @@ T = TypeVar("T")
 # quarter if the worker was killed from outside.
 MOST_SETBACKS = 2.0
 FROM_OUTSIDE = 0.25
-# Requests that have ended, and what kept those that failed from being served.
+# Requests that have ended, and the error of those that failed.
 Over = list[tuple[Request, str | None]]
 
 

@@ -64,7 +64,7 @@ class Cell:
     slo_tbt_ms: float
     slo_ttft_ms: float | None
     kinds_of_prices: str  # where they cannot be compared: which device has which
-    assumed: tuple[str, ...]  # prices and watts that nobody published, a sentence each
+    assumed: tuple[str, ...]  # unpublished prices and watts, a sentence each
     runs: tuple[CellRun, ...] = field(default=(), repr=False, compare=False)
 
     @property

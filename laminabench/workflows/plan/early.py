@@ -1,6 +1,6 @@
 """Early detection, from the first part of a trace, that an open replay misses a limit.
 
-Nobody knows who comes next: until then the part's replay is the whole trace's.
+The next request is unknown to the scheduler: until then the part's replay is the whole trace's.
 """
 
 from __future__ import annotations

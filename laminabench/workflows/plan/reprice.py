@@ -28,7 +28,7 @@ class Billed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """Everybody at some prices; `on` are places in `all`, from the fastest on."""
+    """All candidates at some prices; `on` are indices into `all`, fastest first."""
 
     all: list[Billed]
     on: list[int]

@@ -20,7 +20,7 @@ PRICE_CHANGE = 0.1
 REACH = 1 / (1 - PRICE_CHANGE)
 # Replays between two looks at who can still win: few at first, until there is something to compare with.
 FIRST_ROUND, LARGEST_ROUND = 16, 64
-# Candidates whose bounds are found at once, where the cheapest come first.
+# Candidates whose bounds are computed in one batch, cheapest first.
 WAVE = 512
 
 
@@ -187,7 +187,7 @@ def search(
 def _cheapest_first(run: Search) -> Counter[str]:
     """Search by cost: where all make the requested tokens, it is known before their bounds are.
 
-    Nobody is looked at who could not win even if a price changed: the front is of the others.
+    Candidates that could not win even if a price changed are skipped: the front has the others.
     """
     rate = next(iter(run.team.stage.demands.values())).rate
     costs = [usd_per_million_tokens(each, rate) for each in run.candidates]

@@ -56,7 +56,7 @@ class Question:
 
     def replayed(self, place: int | None, value: Value, name: str) -> Rate:
         on = self.with_input(place, value)[name]
-        # With iterations, which a steady window is found by.
+        # With iterations, which determine the steady window.
         summary = replay(self.trace, name, on.setup, self.workload, on.routed).summary
         rate, tbt = summary.throughput_tokens_per_s or 0.0, summary.tbt_ms.p50 or 0.0
         if not rate:

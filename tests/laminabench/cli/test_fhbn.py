@@ -224,4 +224,4 @@ def test_a_device_that_cannot_be_opened_is_not_called_none(
 ) -> None:
     system = replace(system_below(tmp_path), kernel_devices=("mlx5[0]",))
     render_devices(Console(width=160), conclusion(system, Listed((), {}), None), every_gid=False)
-    assert capsys.readouterr().out.startswith("RDMA devices of which no more can be told: mlx5[0]\n- ")
+    assert capsys.readouterr().out.startswith("RDMA devices without further information: mlx5[0]\n- ")

@@ -67,7 +67,7 @@ def closed() -> Iterator[Path]:
 def test_a_device_of_others_is_told(device: str, closed: Path) -> None:
     nobody = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
     first, second, *_ = devices(before=nobody).splitlines()
-    assert first == f"RDMA devices of which no more can be told: {device}"
+    assert first == f"RDMA devices without further information: {device}"
     assert second.startswith(f"- device {device} cannot be opened: {closed} is not there for this process to")
     assert devices().startswith("device ")  # root may
 
