@@ -16,7 +16,7 @@ namespace {
 // two starts of one program would not be the same program. `laminabench bench attention` measures both in
 // turns and says where the other one is faster, which is when this gets a line.
 //
-// What is fetched ahead are some 32 KiB beside as many that are being read: more than a first-level cache
+// Prefetched are some 32 KiB in addition to as many that are being read: more than a first-level cache
 // holds. Into the second level is better wherever it was measured, so a processor that is not here gets that.
 //
 // AMD Zen 4: 1.3 to 2.1 times as fast as into L1; with one query head to a KV head 1.0, and 1.4 in such

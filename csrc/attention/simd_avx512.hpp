@@ -148,8 +148,8 @@ private:
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
     const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
     const __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));  // no NaN becomes infinity
-    const __m512i kept = _mm512_mask_mov_epi32(rounded, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), quiet);
-    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(kept, 16));
+    const __m512i retained = _mm512_mask_mov_epi32(rounded, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), quiet);
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(retained, 16));
   }
 };
 

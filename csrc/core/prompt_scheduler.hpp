@@ -33,7 +33,7 @@ struct PromptStep {
 struct PromptBatch : BatchMembers {
   Index prompt = UINT32_MAX;               // admitted last, and its prompt is not at its end
   std::vector<Index> ended, ended_before;  // have all tokens, and keep seat and memory for a while
-  std::vector<Index> held;                 // have all tokens, and keep memory until they are released
+  std::vector<Index> stored;               // have all tokens, and keep memory until they are released
   PromptStep step;
 
   std::int64_t requests() const {

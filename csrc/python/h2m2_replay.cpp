@@ -97,10 +97,10 @@ Facts read_dram(const nb::dict& timing, const std::vector<std::pair<std::int64_t
 }
 
 std::vector<double> translate(int entries, double miss_ns, int walks_at_once,
-                              const std::vector<std::pair<std::int64_t, double>>& asked) {
+                              const std::vector<std::pair<std::int64_t, double>>& requests) {
   h2m2::Tlb tlb(entries, miss_ns, walks_at_once);
   std::vector<double> known;
-  for (const auto& [page, at] : asked) known.push_back(tlb.translate(page, at));
+  for (const auto& [page, at] : requests) known.push_back(tlb.translate(page, at));
   return known;
 }
 

@@ -38,21 +38,21 @@ nb::object array_of(std::vector<T>&& values) {
 
 template <typename T>
 nb::object array_of(Column<T>&& column, std::size_t rows) {
-  std::unique_ptr<T[]> kept = column.take();
-  T* const data = kept.get();
-  return nb::cast(array_over(data, rows, std::move(kept)));
+  std::unique_ptr<T[]> retained = column.take();
+  T* const data = retained.get();
+  return nb::cast(array_over(data, rows, std::move(retained)));
 }
 
 // In the column's own memory, because fresh memory costs more than the conversion.
 nb::object seconds_of(Column<Ticks>&& column, std::size_t rows) {
   static_assert(sizeof(Ticks) == sizeof(double));
-  std::unique_ptr<Ticks[]> kept = column.take();
+  std::unique_ptr<Ticks[]> retained = column.take();
   for (std::size_t i = 0; i < rows; ++i) {
-    const double seconds = static_cast<double>(kept[i]) / kTicksPerSecond;
-    std::memcpy(&kept[i], &seconds, sizeof seconds);
+    const double seconds = static_cast<double>(retained[i]) / kTicksPerSecond;
+    std::memcpy(&retained[i], &seconds, sizeof seconds);
   }
-  void* const data = kept.get();
-  return nb::cast(array_over(static_cast<double*>(data), rows, std::move(kept)));
+  void* const data = retained.get();
+  return nb::cast(array_over(static_cast<double*>(data), rows, std::move(retained)));
 }
 
 // Seconds, with NaN for what never came to pass.
@@ -232,7 +232,7 @@ Facts run(const Input<Ticks>& arrival, const Input<std::int32_t>& prompt, const 
   } else {
     fleet.own = [&](const Wanted& wanted, std::span<const std::int64_t> requests,
                     std::span<const std::int64_t> kv_tokens) {
-      nb::gil_scoped_acquire held;
+      nb::gil_scoped_acquire stored;
       return nb::cast<int>(router(wanted.prompt, wanted.output, lamina::array_of(wanted.prefix),
                                   lamina::array_of(requests), lamina::array_of(kv_tokens)));
     };
@@ -240,12 +240,12 @@ Facts run(const Input<Ticks>& arrival, const Input<std::int32_t>& prompt, const 
   Scheduler::Priority call;
   if (!priority.is_none()) {
     call = [&](Scheduler::Index request) {
-      nb::gil_scoped_acquire held;
+      nb::gil_scoped_acquire stored;
       return nb::cast<std::int64_t>(priority(request));
     };
   }
   const Progress look = [&](std::int64_t done) {
-    nb::gil_scoped_acquire held;
+    nb::gil_scoped_acquire stored;
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
     if (!progress.is_none()) progress(done);
   };

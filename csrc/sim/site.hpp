@@ -31,10 +31,10 @@ public:
   virtual void check_integrity() const = 0;
 
   // Requests that ended or were rejected; the caller that handled them clears it.
-  std::vector<Index>& gone() { return gone_; }
+  std::vector<Index>& departed() { return departed_; }
 
 protected:
-  std::vector<Index> gone_;
+  std::vector<Index> departed_;
 };
 
 }  // namespace lamina::sim

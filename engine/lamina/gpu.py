@@ -1,4 +1,4 @@
-"""A GPU as torch and the kernels' library have it; or one that the library emulates in the host's memory."""
+"""A GPU for torch and the kernels' library, or one that the library emulates in the host's memory."""
 
 from __future__ import annotations
 

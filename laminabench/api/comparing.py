@@ -1,4 +1,4 @@
-"""`lb.compare`: Runs side by side, or systems on the same requests, as `laminabench compare` has them."""
+"""`lb.compare`: Runs side by side, or systems on the same requests, as in `laminabench compare`."""
 
 from __future__ import annotations
 

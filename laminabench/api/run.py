@@ -1,4 +1,4 @@
-"""A Run as Python has it: of a replay just made, or read from its folder."""
+"""A Run in Python: of a replay just made, or read from its folder."""
 
 from __future__ import annotations
 

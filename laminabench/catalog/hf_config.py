@@ -1,4 +1,4 @@
-"""A Hugging Face config.json: which keys of a family say what of a model's shape, read and written."""
+"""A Hugging Face config.json: keys of each family for a model's shape, read and written."""
 
 from __future__ import annotations
 

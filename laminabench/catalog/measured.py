@@ -15,7 +15,7 @@ from laminabench.catalog.cost_terms import NS, US, AttentionTerms, Coefficient, 
 
 
 class Arrays(msgspec.Struct, frozen=True, eq=False):
-    """Points along an axis, the first field, as further fields have them, and where they are from.
+    """Points along an axis, the first field, with further fields, and their source.
 
     Two are equal if their points are.
     """

@@ -20,7 +20,7 @@ from laminabench.util.errors import Interrupted
 if TYPE_CHECKING:
     from laminabench.workflows.validate.recording import Recording
 
-# All options that leave arrivals as the trace has them.
+# All options that leave the trace's arrivals unchanged.
 OFFERED = ("trace", "model", *(name for name in GROUPS[SERVER] if name != "connections"), *GROUPS[CUTS])
 
 

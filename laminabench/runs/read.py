@@ -104,7 +104,7 @@ def read_manifest(directory: Path) -> Manifest:
             f"{FORMAT_VERSION}; upgrade laminabench",
         )
     if unsealed(document) is None:
-        why = "it is not what its checksum is of (who changed it on purpose takes crc32 out)"
+        why = "it is not what its checksum is of (if you changed it on purpose, remove crc32)"
         raise _damaged(path, why)
     try:
         # Two kinds of summary without a tag: only a client's has attempts.

@@ -90,7 +90,7 @@ MEMORY = (
     Column("moved_bytes", NUMBER, "moved from one side to the other before the iteration"),
     Column("compacted_bytes", NUMBER, "KV copied within a side before it, so that fewer pages hold it"),
     Column("moving_s", SECONDS, "how long moving and copying that takes"),
-    Column("hidden_s", SECONDS, "what of it could pass behind the iteration before, while LPDDR was idle"),
+    Column("hidden_s", SECONDS, "the part that could overlap the previous iteration, while LPDDR was idle"),
     Column("hbm_busy_s", SECONDS, "the HBM side computing or reading"),
     Column("lpddr_busy_s", SECONDS, "the LPDDR side computing or reading"),
 )

@@ -43,7 +43,7 @@ class Outcome:
     # due_s sent_s headers_s attempts status_code prompt_counted completion_counted even error; NaN or -1
     # where it never came to that. One row a request, in the trace's order.
     calls: Columns | None = None
-    # What a board's memories hold, as runs/schema.py has it: one row an iteration, in their order.
+    # What a board's memories hold, as in runs/schema.py: one row an iteration, in their order.
     memory: Columns | None = None
     # How many batches each instance has, where there are several.
     instance_batches: tuple[int, ...] = (1,)

@@ -43,7 +43,7 @@ STEPS: Mapping[str, Step] = {
     "vllm": Step("the same engine and vLLM, in alternating rounds", 120, 40),
     "workers": Step("attention separate from the model, on the GPU and on CPU cores", 75, 45),
     "fhbn": Step("messages of a GPU's stream, compared with NCCL and with going through the host", 45, 15),
-    "kernels": Step(f"a table of the kernels, {KERNELS}, as `laminabench calibrate` has it", 60, 25),
+    "kernels": Step(f"a table of the kernels, {KERNELS}, as by `laminabench calibrate`", 60, 25),
     "predicted": Step("what the modelled cluster says of the engine's runs", 15, 10, "modelled"),
 }
 

@@ -58,8 +58,8 @@ struct Running {
   float sum = 0;
 
   // Makes room for scores up to `seen`. Returns what the values gathered so far are to be multiplied with.
-  LAMINA_HD float raise(float seen) {
-    const float higher = max > seen ? max : seen;
+  LAMINA_HD float raise(float observed) {
+    const float higher = max > observed ? max : observed;
     const float factor = decay(max, higher);
     max = higher;
     sum *= factor;

@@ -65,14 +65,14 @@ public:
         lower[i] = scoring(dot(dots[block], i + 2));
         upper[i] = has_upper ? upper[i] : kNothing;
         lower[i] = has_lower ? lower[i] : kNothing;
-        float seen = upper[i] > lower[i] ? upper[i] : lower[i];
+        float observed = upper[i] > lower[i] ? upper[i] : lower[i];
         LAMINA_UNROLL
         for (int mask = 4; mask < 32; mask *= 2) {
-          const float other = shuffle_xor(seen, mask);
-          seen = seen > other ? seen : other;
+          const float other = shuffle_xor(observed, mask);
+          observed = observed > other ? observed : other;
         }
         Running& running = running_[block][i];
-        const float factor = running.raise(seen);
+        const float factor = running.raise(observed);
         upper[i] = running.weight(upper[i]);
         lower[i] = running.weight(lower[i]);
         running.sum += upper[i] + lower[i];  // of this lane's tokens only; finish() adds the lanes up

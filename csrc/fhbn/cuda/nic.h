@@ -40,7 +40,7 @@ typedef struct {
   uint32_t next;
   uint32_t rung;
   uint32_t latest;
-  uint32_t asked;
+  uint32_t signalled;
   uint32_t done;
   uint32_t taken;
   uint32_t half;
@@ -63,7 +63,7 @@ typedef struct {
 // What a device leaves to the host.
 typedef struct {
   lamina_cuda_nic_state state;  // where the host may go on
-  uint64_t told;                // the last number sent to the peer
+  uint64_t notified;            // the last number sent to the peer
   int32_t works;                // 1: it may; 0: the NIC has failed, and nothing is to be posted
   int32_t closed;               // 1: the peer has closed its end, as far as it had said so by then
 } lamina_cuda_nic_left;

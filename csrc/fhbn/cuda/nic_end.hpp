@@ -21,7 +21,7 @@ enum class NicTrouble : std::uint32_t {
 // In the device's memory; written only by this end's kernels, which run one after the other.
 struct NicCursor {
   rdma::SendState state;
-  std::uint64_t told;  // the last number written to the peer's memory
+  std::uint64_t notified;  // the last number written to the peer's memory
   NicTrouble trouble;
 };
 
@@ -62,6 +62,6 @@ struct NicEnd {
 };
 
 // Of what the library keeps of it.
-NicEnd& end_of(lamina_cuda_nic_end& kept);
+NicEnd& end_of(lamina_cuda_nic_end& retained);
 
 }  // namespace lamina::fhbn::cuda

@@ -68,7 +68,7 @@ inline std::string sentence_of(const Mailbox::Report& report, bool sends, const 
 }
 
 // With where it happened. What came before was sent or received, and nothing after.
-inline std::string told(const Mailbox::Report& report, bool sends, const std::string& peer) {
+inline std::string notified(const Mailbox::Report& report, bool sends, const std::string& peer) {
   return sentence_of(report, sends, peer) + " (at message " + std::to_string(report.seqno) +
          "; this end does nothing since)";
 }

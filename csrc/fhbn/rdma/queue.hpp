@@ -77,13 +77,13 @@ LAMINA_HD constexpr bool is_sound(const SendQueue& send, const CompletionQueue& 
 
 // How far a queue is, for the posting side. Numbers of blocks go on beyond the queue's end.
 struct SendState {
-  std::uint32_t next = 0;    // the first block not yet written
-  std::uint32_t rung = 0;    // the first one that the NIC was not notified of
-  std::uint32_t latest = 0;  // where the latest request begins
-  std::uint32_t asked = 0;   // behind the latest request that asked for a completion
-  std::uint32_t done = 0;    // all before it are done
-  std::uint32_t taken = 0;   // completions
-  std::uint32_t half = 0;    // of the registers, in bytes: where the next doorbell goes
+  std::uint32_t next = 0;       // the first block not yet written
+  std::uint32_t rung = 0;       // the first one that the NIC was not notified of
+  std::uint32_t latest = 0;     // where the latest request begins
+  std::uint32_t signalled = 0;  // behind the latest request that asked for a completion
+  std::uint32_t done = 0;       // all before it are done
+  std::uint32_t taken = 0;      // completions
+  std::uint32_t half = 0;       // of the registers, in bytes: where the next doorbell goes
 };
 
 LAMINA_HD constexpr std::uint32_t free_blocks(const SendQueue& queue, const SendState& state) {
@@ -95,12 +95,13 @@ LAMINA_HD constexpr std::uint32_t free_blocks(const SendQueue& queue, const Send
 // request whose completion tells of its first only: there is room for another one.
 LAMINA_HD constexpr Completion moderated(const SendQueue& queue, const SendState& state,
                                          std::uint32_t blocks) {
-  return state.next + blocks - state.asked >= queue.blocks / 4 ? Completion::kAsked : Completion::kWithLater;
+  return state.next + blocks - state.signalled >= queue.blocks / 4 ? Completion::kAsked
+                                                                   : Completion::kWithLater;
 }
 
 // Puts a request behind the others; there has to be room. At the queue's end it goes on at its beginning,
-// between any two segments. The NIC does not look before ring(). Returns it, for who would have to read the
-// queue over a bus.
+// between any two segments. The NIC does not look before ring(). Returns it, for callers that would have to
+// read the queue over a bus.
 template <typename Request>
 LAMINA_HD Request put(const SendQueue& queue, SendState& state, const Request& request,
                       std::uint32_t segments) {
@@ -115,7 +116,7 @@ LAMINA_HD Request put(const SendQueue& queue, SendState& state, const Request& r
   }
   state.latest = state.next;
   state.next += blocks_of(segments);
-  if (request.control.flags == static_cast<std::uint8_t>(Completion::kAsked)) state.asked = state.next;
+  if (request.control.flags == static_cast<std::uint8_t>(Completion::kAsked)) state.signalled = state.next;
   return request;
 }
 

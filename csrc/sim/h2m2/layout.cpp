@@ -143,9 +143,10 @@ Layout::Use Layout::use(const Mapping& mapping, std::int64_t columns) const {
     // All layers are identical, except that of whole layers the first are on the one side and the last on the
     // other.
     const int n = part == Part::kQkv ? mapping.qkv : mapping.fc;
-    const int alike = mapping.whole_layers ? n : shape_.layers;
-    if (alike > 0) add(region(part), split(mapping, 0, part), alike, hbm);
-    if (alike < shape_.layers) add(region(part), split(mapping, alike, part), shape_.layers - alike, hbm);
+    const int uniform = mapping.whole_layers ? n : shape_.layers;
+    if (uniform > 0) add(region(part), split(mapping, 0, part), uniform, hbm);
+    if (uniform < shape_.layers)
+      add(region(part), split(mapping, uniform, part), shape_.layers - uniform, hbm);
   }
   add(lm_head_, lm_head_split(mapping), 1, use.hbm_fc);
   const std::int64_t heads = mapping.whole_layers ? std::int64_t{mapping.attention} * shape_.kv_heads

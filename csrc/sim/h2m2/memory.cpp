@@ -52,11 +52,11 @@ Memory::Traffic Memory::apply(const Mapping& mapping) {
 Memory::Occupancy Memory::occupancy() const {
   if (!mapping_) return {};
   const Layout::Use use = layout_.use(*mapping_, columns_placed_);
-  std::int64_t held = 0;
+  std::int64_t stored = 0;
   for (std::size_t column = 0; column < placed_.size(); ++column) {
-    if (placed_[column]) held += slots_.live(static_cast<std::int64_t>(column));
+    if (placed_[column]) stored += slots_.live(static_cast<std::int64_t>(column));
   }
-  const std::int64_t content = layout_.weight_bytes() + held * layout_.slot_bytes();
+  const std::int64_t content = layout_.weight_bytes() + stored * layout_.slot_bytes();
   const std::int64_t wasted = (use.hbm() + use.lpddr) * layout_.page_bytes() - content;
   return {use.hbm_qkv, use.hbm_kv, use.hbm_fc, use.lpddr, wasted};
 }

@@ -29,7 +29,7 @@ private:
   double miss_ns_;
   std::vector<double> walkers_;     // each free from here on
   std::list<std::int64_t> by_use_;  // the last used one first
-  std::unordered_map<std::int64_t, Entry> held_;
+  std::unordered_map<std::int64_t, Entry> stored_;
   std::int64_t misses_ = 0;
 };
 

@@ -154,7 +154,7 @@ class ClusterCore:
 
     def _start(self, source: ModelSource, options: CoreOptions, cores: list[int], max_sequences: int) -> None:
         layout, secret = self.layout, new_secret()
-        # It stays open for those who take over from others.
+        # It stays open for replacement workers.
         listener = Listener("front end", secret, host=self._machine.host)
         self._shared = WorkerConfig(
             name="",

@@ -164,7 +164,7 @@ class HeartbeatMonitor:
         self._worked_s: defaultdict[int, float] = defaultdict(float)
         self._before_s: defaultdict[int, float] = defaultdict(float)
         self._advanced: dict[int, float] = {}  # when each last ended a piece of work, as observed
-        self.stopped: set[int] = set()  # of those that cannot go on, who does not even answer
+        self.stopped: set[int] = set()  # workers that cannot continue and do not answer
 
     def add(self, number: int, control: Control) -> None:
         self._controls[number] = control

@@ -150,7 +150,7 @@ class Layout:
 
     @property
     def attending(self) -> range:
-        """The attention workers, as `names` has them."""
+        """The attention workers' names, as in `names`."""
         return range(self.model_workers, self.model_workers + self.attention_workers)
 
     @property

@@ -1,4 +1,4 @@
-"""The fork server as the front end has it: the process in which models are loaded and workers begin."""
+"""The front end's handle of the fork server, the process that loads models and starts workers."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ class Machine:
                 bufsize=0,
             )
             assert self._process.stdin
-            # Written as far as there is room: one that does not read must not hold up who asks.
+            # Written as far as there is room: one that does not read must not block the caller.
             os.set_blocking(self._process.stdin.fileno(), False)
             # It ends too when this object is forgotten.
             self._finish = weakref.finalize(self, _end, self._process, self._errors)

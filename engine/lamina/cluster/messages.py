@@ -46,7 +46,7 @@ Kind: TypeAlias = Literal["model", "attention", "prefill"]
 class ModelSource(msgspec.Struct, frozen=True):
     """The source of a model and how to load it."""
 
-    source: str | dict[str, Any]  # its path, or its config as transformers has it
+    source: str | dict[str, Any]  # its path, or its config in transformers' format
     dtype: str | None
     rope: str
     load_format: LoadFormat

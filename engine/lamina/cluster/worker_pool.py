@@ -1,4 +1,4 @@
-"""The workers of an engine as the front end has them: started, sent to, received from, replaced, ended."""
+"""The front end's handle of an engine's workers: start, send, receive, replace, end."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LOOK_S = 0.1
 GREETING_S = 5.0
 
 
-# What others send; a worker that comes to harm by itself gets other signals, or says why.
+# Signals sent from outside; a worker that fails by itself gets other signals, or reports why.
 _FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
 
 M = TypeVar("M", bound=messages.FromWorker)

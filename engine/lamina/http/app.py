@@ -1,4 +1,4 @@
-"""The HTTP application, OpenAI's endpoints over a Service; and the server as a process has it."""
+"""The HTTP application, OpenAI's endpoints over a Service; and the server of a process."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from lamina.http.service import Service
 
 REFERENCE = "#/components/schemas/{model}"
 EVENTS = "text/event-stream"
-CLIENT_CLOSED = 499  # as nginx has it
+CLIENT_CLOSED = 499  # nginx's code
 CREATED = 0  # the model has no date of its own
 METRICS = ("text/plain", "application/openmetrics-text")
 
-Responses = dict[int | str, dict[str, Any]]  # as FastAPI has it
+Responses = dict[int | str, dict[str, Any]]  # FastAPI's type
 
 
 def errors(*statuses: int) -> Responses:

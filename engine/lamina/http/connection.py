@@ -306,7 +306,7 @@ class Connection(asyncio.Protocol):
         else:
             self._idle_timer.start(self._gate.keep_alive_s)
         if self._last and self._last.complete and self._last.more_body:
-            self._linger()  # answered before its body was read: who knows how much of it comes
+            self._linger()  # answered before its body was read, whose size is unknown
         elif self.paused:
             self._loop.call_soon(self._parse)
 
@@ -363,7 +363,7 @@ class Connection(asyncio.Protocol):
 
     def _too_slow(self) -> None:
         if self.paused:
-            self._expect_request()  # it is we who do not read
+            self._expect_request()  # the server itself is not reading
         elif self._current and not self._current.complete:
             self.transport.abort()  # in the middle of a body: its reader is notified
         elif not self.transport.is_closing():

@@ -200,7 +200,7 @@ TOKEN_BYTES = 32
 REST_BYTES = 262_144
 # Of all bodies together, whose prompts as lists of numbers take up to ten times as much.
 MOST_BUFFERED_BYTES = 64_000_000
-# Log-probabilities are stored in columns as long as the longest answer that has them.
+# Log-probabilities are stored in columns of the length of the longest answer with log-probabilities.
 MOST_LOGPROB_TOKENS = 4096
 # Of all choices of a request: they are in memory until its answer is sent.
 MOST_ANSWERED = 1 << 21

@@ -303,7 +303,7 @@ class Engine(Served):
     def step(self) -> Step:
         """One iteration of one batch, the next in turn; others run meanwhile. Does nothing when idle.
 
-        Those who join a batch have their prompts computed first.
+        Prompts of requests that join a batch are computed first.
         """
         if self._broken:
             raise self._failure or EngineError(

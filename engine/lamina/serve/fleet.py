@@ -336,7 +336,7 @@ class Fleet(Served):
         """The next iteration that an engine has made. Does nothing when idle.
 
         Batches are numbered over all instances: batch j of instance i is i * `batches` + j. Where an engine
-        was lost or drained a step of size 0 says who has `moved`.
+        was lost or drained a step of size 0 lists the requests that `moved`.
         """
         if self._closed:
             raise EngineError("fleet-closed", "the fleet was closed: make a new one")
@@ -416,7 +416,7 @@ class Fleet(Served):
         return self.instances[request.instance]
 
     def _dispatch(self) -> None:
-        """Send on who is in front, as far as engines take them."""
+        """Send queued requests to engines that have room."""
         for request in self._front.send_on():
             self._fail(request, "no engine that is left has room for it")
 

@@ -104,7 +104,7 @@ class LayerProfile:
 
 
 def facts_of(folder: Path) -> dict[str, str]:
-    """Return the plain lines of a folder's meta.yaml: who measured what, and when."""
+    """Return the plain lines of a folder's meta.yaml: author, subject and date of the measurement."""
     path = folder / "meta.yaml"
     try:
         text = safe_parse.text(path)

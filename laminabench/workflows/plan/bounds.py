@@ -183,7 +183,7 @@ def _least_p99(tables: Tables, demand: Demand, room: Room, most: int) -> float:
         return alone
     taken, all_taken, pending = demand.taken(gaps, full, room.most_requests)
     if tables.batches == 1:
-        pending = 0.0  # who is let in joins at once
+        pending = 0.0  # an admitted request joins at once
     size = gaps / (taken + pending)
     read = max(0.0, demand.read - demand.largest_read(demand.tokens - gaps)) / (all_taken + pending)
     reading = tables.per_token * read

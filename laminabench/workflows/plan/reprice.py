@@ -22,7 +22,7 @@ class Billed(NamedTuple):
 
     @property
     def order(self) -> tuple[float, float, float, str]:
-        """The cheapest tokens first, as `measure.order` has it."""
+        """Sort key: the cheapest tokens first, as `measure.order`."""
         return (self.usd_per_million_tokens, self.point.tbt_p99_ms, self.usd_per_hour, self.point.candidate)
 
 

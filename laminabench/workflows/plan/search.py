@@ -18,7 +18,7 @@ PRICE_CHANGE = 0.1
 # What could win if one price changed by that much is replayed too: 1.1 times the winner's cost against the
 # same, or the winner's against 0.9 times another's.
 REACH = 1 / (1 - PRICE_CHANGE)
-# Replays between two looks at who can still win: few at first, until there is something to compare with.
+# Replays between two checks of which candidates can still win: few at first, until some can be compared.
 FIRST_ROUND, LARGEST_ROUND = 16, 64
 # Candidates whose bounds are computed in one batch, cheapest first.
 WAVE = 512

@@ -163,7 +163,7 @@ def load(request: ReplayRequest, listener: Listener) -> Trace:
 def replay(
     trace: Trace, system_name: str, setup: Setup, workload: Workload, routed: Routed | None = None
 ) -> Replayed:
-    """Replay on modelled hardware that has been looked up already, as comparisons and plans have it."""
+    """Replay on modelled hardware that has been looked up already, as in comparisons and plans."""
     return replay_on(system(system_name), trace, setup, workload, routed or Routed())
 
 

@@ -116,7 +116,7 @@ class _Bracket:
     place: int
     low: Point
     high: Point
-    unchanged: Mapping[str, Rate]  # of who does not have this input
+    unchanged: Mapping[str, Rate]  # of systems without this input
 
 
 def _root(question: Question, bracket: _Bracket) -> tuple[float, int]:

@@ -173,7 +173,7 @@ def test_the_largest_body_is_what_the_longest_prompt_takes(server: Any) -> None:
 class Noting(ThreadPoolExecutor):
     """Counts what is done aside."""
 
-    asked = 0
+    requested = 0
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **more: Any) -> Future[Any]:
         self.requested += 1

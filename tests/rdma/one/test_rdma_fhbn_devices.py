@@ -29,9 +29,9 @@ def listing() -> dict[str, Any]:
 
 
 def test_the_device_and_its_port(listing: dict[str, Any], device: str, near: str) -> None:
-    (told,) = listing["devices"]
-    assert (told["name"], told["provider"], told["transport"]) == (device, "rxe", "InfiniBand")
-    (port,) = told["ports"]
+    (entry,) = listing["devices"]
+    assert (entry["name"], entry["provider"], entry["transport"]) == (device, "rxe", "InfiniBand")
+    (port,) = entry["ports"]
     assert (port["number"], port["state"], port["link_layer"]) == (1, "active", "Ethernet")
     assert port["mtu"] in (256, 512, 1024, 2048, 4096)
     last_words = "".join(f"{int(part):02x}" for part in near.split("."))

@@ -47,8 +47,8 @@ def refusal(status: int, **fields: str) -> Any:
 
 BEGUN = ("stream", ("token", {"usage": 1}))
 reset_at_once, reset_in_mid_stream, cut_short = does("reset"), does(*BEGUN, "reset"), does(*BEGUN, "over")
-garbage_events = does("stream", ("event", {"said": "{not json"}), "end")
-error_in_stream = does("stream", ("event", {"said": {"error": {"message": "out of memory"}}}), "end")
+garbage_events = does("stream", ("event", {"message": "{not json"}), "end")
+error_in_stream = does("stream", ("event", {"message": {"error": {"message": "out of memory"}}}), "end")
 no_stream = does(("plain", {"status": 200, "body": {"choices": [{"text": "all of it"}]}}))
 nothing_in_it = does("stream", ("end", {"usage": 0}))
 no_number = does("stream", ("token", {"usage": 2**70}), "end")
