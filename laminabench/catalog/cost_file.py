@@ -122,7 +122,7 @@ def from_table(table: Table, where: str, arrays: Mapping[str, Any] | None = None
             host=_host(table["host"], f"{where}.host") if "host" in table else assumed_host(),
             borrowed=_borrowing(table["borrow"]) if "borrow" in table else assumed_borrowing(),
             measured=_measured(table.get("measured", {}), arrays or {}),
-            server_errors=_server_errors(table),
+            server_errors=msgspec.convert(table.get("server_errors"), ServerErrors | None),
             devices=devices_in(table.get("device", {})),
             networks=_networks(table.get("network", {}), where),
         )
@@ -133,10 +133,6 @@ def from_table(table: Table, where: str, arrays: Mapping[str, Any] | None = None
             "costs-file-incomplete",
             f"cost set {where}: {type(error).__name__} at {error}; see costs/vllm-0.14.toml",
         ) from error
-
-
-def _server_errors(table: Table) -> ServerErrors | None:
-    return msgspec.convert(table["server_errors"], ServerErrors) if "server_errors" in table else None
 
 
 def _networks(rows: Table, where: str) -> dict[str, Network]:

@@ -15,8 +15,8 @@ from laminabench.catalog.cost_terms import Origin
 from laminabench.catalog.find_model import model, modelled
 from laminabench.catalog.hardware import device
 from laminabench.catalog.measured import AttentionLines, Curve, Measured
-from laminabench.catalog.model_parts import Window
 from laminabench.catalog.measured_tables import packed, unpacked
+from laminabench.catalog.model_parts import Window
 from laminabench.catalog.provenance import step_sources
 from laminabench.catalog.step import model_step
 from laminabench.util.errors import UserError
