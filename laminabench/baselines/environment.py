@@ -19,10 +19,11 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from laminabench.util.child_environment import child_environment, pip_environment
 from laminabench.util.errors import UserError
+from laminabench.util.json import JsonObject
 from laminabench.util.paths import expanded, part_of_tree
 
 Kind = Literal["cpu", "cuda"]
@@ -61,7 +62,7 @@ class Environment:
         # The interpreter is a link out of its environment.
         return self.python.parent.parent
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """Return the environment for the manifest and for people."""
         return {
             "python": str(self.python),

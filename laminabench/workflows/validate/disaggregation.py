@@ -33,6 +33,7 @@ from laminabench.systems.registry import system
 from laminabench.traces.table import TraceMeta, make_trace
 from laminabench.util import safe_parse
 from laminabench.util.errors import UserError
+from laminabench.util.json import JsonObject
 
 COLUMNS = ("id", "model", "system", "attention_side", "batch", "context", "step_ms_cuda")
 NAMES = (*COLUMNS, "model_side", "expert_kernel", "step_ms_wall")
@@ -109,7 +110,7 @@ class Predicted:
         measured = self.row.ms[quantity]
         return None if measured is None else 100 * (self.ms[quantity] / measured - 1)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """Return a JSON description."""
         row = self.row
         span = str(row.shortest) if row.shortest == row.longest else f"{row.shortest}-{row.longest}"
@@ -134,7 +135,7 @@ def predictions(path: Path | None, costs: str | None) -> list[Predicted]:
     return predicted(read_rows(path) if path else packaged_rows(), costs)
 
 
-def described(predictions: Sequence[Predicted], costs: str | None) -> dict[str, Any]:
+def described(predictions: Sequence[Predicted], costs: str | None) -> JsonObject:
     """Return predictions and their errors, for JSON."""
     split = [each.row for each in predictions if each.row.system == "lamina"]
     own = predicted(split, costs, own_kernels=True)
@@ -366,7 +367,7 @@ def summaries(predictions: Sequence[Predicted]) -> dict[str, dict[str, Any]]:
     }
 
 
-def _summary(predictions: Sequence[Predicted], name: str, quantity: str) -> dict[str, Any]:
+def _summary(predictions: Sequence[Predicted], name: str, quantity: str) -> JsonObject:
     known = [each.error(quantity) for each in predictions if each.row.system == name]
     errors = np.array([each for each in known if each is not None])
     if not len(errors):
@@ -381,14 +382,14 @@ def _summary(predictions: Sequence[Predicted], name: str, quantity: str) -> dict
     }
 
 
-def order(predictions: Sequence[Predicted], costs: str | None = None) -> dict[str, Any]:
+def order(predictions: Sequence[Predicted], costs: str | None = None) -> JsonObject:
     """Compare systems in pairs of rows with the same model, batch and context, by tokens/s of a device.
 
     Where the measured difference is 5 % or more, its sign is to be predicted; a smaller one within 10 points.
     """
     used = load_costs(costs or table()["costs"])
     known = [each for each in predictions if each.row.ms["cuda"]]
-    pairs, wrong = 0, []
+    pairs, wrong = 0, list[JsonObject]()
     for one, other in combinations(known, 2):
         if one.row.system == other.row.system or _load(one.row) != _load(other.row):
             continue

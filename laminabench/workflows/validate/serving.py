@@ -21,6 +21,7 @@ from laminabench.catalog.server_host import ServerHost, Steps, server_host, step
 from laminabench.systems.modelled.setup import WORKING_BYTES
 from laminabench.traces.table import Int32, Trace, TraceMeta, make_trace
 from laminabench.util.errors import UserError
+from laminabench.util.json import JsonObject
 from laminabench.util.parallel import spread
 from laminabench.workflows.validate.server import replayed
 
@@ -131,7 +132,7 @@ class Judged:
         value: float | None = getattr(self, f"{metric}_ms")
         return None if value is None else 100 * (value / getattr(self.point, f"{metric}_ms") - 1)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """Return a JSON description."""
         point = self.point
         return {
@@ -187,7 +188,7 @@ class Group(NamedTuple):
     def missed(self) -> bool:
         return self.target is not None and not self.errors["tpot"].median <= self.target
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """Return a JSON description."""
         return {
             **self._asdict(),

@@ -127,7 +127,7 @@ class PreparedEngine(Prepared):
             journal = past.open()  # from here on there is something to resume
             now = Begun(engine.schedule.batches, engine.schedule.pipelining, tokens)
             record(Resumed(log.at_s) if log.begun else now, log, journal)
-            capacity = facts_of(setup, engine)["kv_capacity_tokens"]
+            capacity = engine.kv_tokens
             expected = expected_of(trace, offered, capacity, setup.names())
             with watched(listener, expected) as recent:
                 run = Replay(
@@ -280,7 +280,7 @@ def twin(request: ReplayRequest) -> dict[str, Any]:
     return choices
 
 
-def facts_of(setup: LiveSetup, serving: Engines) -> dict[str, Any]:
+def facts_of(setup: LiveSetup, serving: Engines) -> JsonObject:
     """Return what a Run says of the engine, under the names that modelled replays use."""
     if setup.several:
         return _of_all(setup, cast("Fleet", serving))
@@ -310,7 +310,7 @@ def facts_of(setup: LiveSetup, serving: Engines) -> dict[str, Any]:
     }
 
 
-def paging_of(setup: LiveSetup, serving: Engines) -> dict[str, Any]:
+def paging_of(setup: LiveSetup, serving: Engines) -> JsonObject:
     """Return what paging has cost each attention worker that runs now, in pages, if there is any."""
     if setup.overcommit == 1:
         return {}
@@ -318,16 +318,16 @@ def paging_of(setup: LiveSetup, serving: Engines) -> dict[str, Any]:
     return {"kv_overcommit": setup.overcommit, "kv_paging": faults}
 
 
-def _of_all(setup: LiveSetup, fleet: Fleet) -> dict[str, Any]:
+def _of_all(setup: LiveSetup, fleet: Fleet) -> JsonObject:
     """Return what all instances have in common once, and what differs as a list."""
     instances = [facts_of(one, each.engine) for one, each in zip(setup.each, fleet.instances, strict=True)]
-    facts = {
-        name: value if all(one[name] == value for one in instances) else [one[name] for one in instances]
-        for name, value in instances[0].items()
-    }
-    return facts | {
+    return {
+        **{
+            name: value if all(one[name] == value for one in instances) else [one[name] for one in instances]
+            for name, value in instances[0].items()
+        },
         "instances": len(instances),
         "router": setup.router,
         "queue": setup.queue,
-        "kv_capacity_tokens": sum(one["kv_capacity_tokens"] for one in instances),
+        "kv_capacity_tokens": sum(one.engine.kv_tokens for one in fleet.instances),
     }
