@@ -124,11 +124,6 @@ class MeasuredAttention(msgspec.Struct, frozen=True):
         return float((grid.values * per_token).min())
 
 
-# Operators next to the GEMMs, by what their width is: hidden size, heads times head size, feed-forward width,
-# vocabulary. The last is done for each request that gets a token, the others for every row.
-OPERATORS = ("norm", "rotary", "qk_norm", "activation", "embedding", "sampler")
-
-
 Formula = Callable[[Float64, int, int], Float64]  # seconds of a GEMM by rows, n and k
 
 
