@@ -95,5 +95,5 @@ def _replayed(given: Trace | None, request: ReplayRequest) -> JsonObject:
         result.require_complete()
     except (UserError, CheckFailedError) as error:
         return {"error": str(error)}
-    described: dict[str, Any] = json_safe(describe(result, result.wall_s))
+    described: JsonObject = json_safe(describe(result, result.wall_s))
     return described

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import combinations
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 import numpy as np
@@ -30,7 +30,7 @@ from laminabench.systems.modelled.setup import Setup
 from laminabench.systems.registry import system
 from laminabench.traces.table import TraceMeta, make_trace
 from laminabench.util.errors import UserError
-from laminabench.util.json import JsonObject
+from laminabench.util.json import Json, JsonObject
 from laminabench.workflows.validate.csv_rows import parse, read
 
 COLUMNS = ("id", "model", "system", "attention_side", "batch", "context", "step_ms_cuda")
@@ -126,7 +126,7 @@ class Predicted:
         row = self.row
         span = str(row.shortest) if row.shortest == row.longest else f"{row.shortest}-{row.longest}"
         names = ("id", "system", "model", "attention_side", "model_side", "expert_kernel", "batch")
-        known: dict[str, Any] = {name: getattr(row, name) for name in names}
+        known: dict[str, Json] = {name: getattr(row, name) for name in names}
         known["context"] = span
         for quantity in QUANTITIES:
             known[f"predicted_ms_{quantity}"] = self.ms[quantity]
@@ -160,11 +160,11 @@ def described(predictions: Sequence[Predicted], costs: str | None) -> JsonObject
     }
 
 
-def kv_capacities(costs: str | None = None) -> list[dict[str, Any]]:
+def kv_capacities(costs: str | None = None) -> list[JsonObject]:
     """Return the KV tokens on a device that vLLM printed, and those of the model of its memory."""
     facts = table()
     about, used = facts["kv"], load_costs(costs or facts["costs"])
-    rows = []
+    rows: list[JsonObject] = []
     for deployment, printed in about["printed"].items():
         setup = Setup(
             model=model_of(about["model"]),
@@ -317,7 +317,7 @@ def _split(row: Measured, setup: Setup) -> dict[str, float]:
     return {**parts, "waiting": 1000 * step - sum(parts.values())}
 
 
-def summaries(predictions: Sequence[Predicted]) -> dict[str, dict[str, Any]]:
+def summaries(predictions: Sequence[Predicted]) -> dict[str, JsonObject]:
     """Return the errors of each system's rows, in percent, by quantity."""
     return {
         name: {quantity: _summary(predictions, name, quantity) for quantity in QUANTITIES}
