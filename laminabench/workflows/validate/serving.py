@@ -228,11 +228,10 @@ def judged(
     chosen: Sequence[ServerLoad],
     costs: str | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
-    jobs: int | None = None,
 ) -> list[Judged]:
-    """Predict each with the cost set of its kernels, or another; on all cores by default."""
+    """Predict each with the cost set of its kernels, or another; on all cores."""
     results: dict[int, Judged] = {}
-    for index, each in spread(predicted, chosen, costs, jobs=jobs):
+    for index, each in spread(predicted, chosen, costs):
         results[index] = each
         progress(len(results), len(chosen))
     return [results[index] for index in range(len(chosen))]
