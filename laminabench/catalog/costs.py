@@ -231,11 +231,12 @@ class CostSet(msgspec.Struct, frozen=True, kw_only=True):
     def prompt_attention_cost(
         self, device: Device, head_dim: int = 128, kv_dtype: str = "bf16", window: int = 0
     ) -> PromptAttentionCost:
-        name = self.source_of(self.prompt_attention, device)
-        key = AttentionKey(name, head_dim, canonical_dtype(kv_dtype), window)
-        return self.prompt_attention_of.get(key) or self._term(
-            self.prompt_attention, device, "attention of prompts"
-        )
+        kind = (head_dim, canonical_dtype(kv_dtype), window)
+        # A kind that a device's own tables lack is borrowed, as other terms are.
+        for name in (self.source_of(self.prompt_attention, device), self._lender(device)):
+            if cost := self.prompt_attention_of.get(AttentionKey(name, *kind)):
+                return cost
+        return self._term(self.prompt_attention, device, "attention of prompts")
 
     def expert_cost(self, device: Device, dtype: str) -> ExpertCost:
         return self._keyed(self.experts, device, dtype, f"experts in {dtype}")
@@ -260,7 +261,7 @@ class CostSet(msgspec.Struct, frozen=True, kw_only=True):
 
     def masked_cost(self, device: Device, dtype: str) -> MaskedExpertCost | None:
         """Return the cost of experts by masked products; None if it was not measured."""
-        name = self.measured_as(device)
+        name = self.source_of(self.masked_experts, device)
         return self.masked_experts.get(DtypeKey(name, canonical_dtype(dtype)))
 
     def dispatch_cost(self, device: Device, op: str, nodes: int = 1) -> DispatchCost:
@@ -319,6 +320,10 @@ class CostSet(msgspec.Struct, frozen=True, kw_only=True):
             f"cost set {self.name} has no coefficients for {device.name}; it has {', '.join(known)}, "
             "and --costs roofline has every device",
         )
+
+    def scaled(self, device: str) -> bool:
+        """Return whether the device's products are those of another, scaled."""
+        return any(key.device == device and of.origin.kind == "scaled" for key, of in self.gemm.items())
 
     def borrows(self, device: Device, term: object) -> Borrowed | None:
         """Return what this term of the device is borrowed from; None if it is its own."""

@@ -164,7 +164,8 @@ def test_provenance_names_the_kernel_and_borrows_by_term():
     assert rows["attention"]["kernel"] == "flashinfer"
     assert rows["attention"]["kind"] == "fitted"
     assert "borrowed_from" not in rows["attention"]
-    assert rows["gemm"]["borrowed_from"] == "h100"
+    assert rows["elementwise"]["borrowed_from"] == "h100"
+    assert (rows["gemm"]["kind"], "borrowed_from" in rows["gemm"]) == ("scaled", False)
     scaled = {row["term"]: row for row in provenance(load_costs("vllm-0.24"), device("h20-3e"))}
     assert scaled["attention"]["kind"] == "scaled"
 
