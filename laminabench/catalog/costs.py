@@ -43,6 +43,7 @@ from laminabench.catalog.cost_terms import (
     MaskedExpertCost,
     PromptAttentionCost,
     PromptTerms,
+    padded_rows,
 )
 from laminabench.catalog.entries import Table
 from laminabench.catalog.hardware import Device, canonical_dtype, load_devices
@@ -63,6 +64,7 @@ Key = TypeVar("Key", bound=tuple[Any, ...])
 
 # Kinds of numbers behind which there is a measurement of this very device.
 MEASURED = ("measured", "fitted")
+HEAD_DIM = 128  # of kernels that were measured by tiles
 ANY = "any"  # stands for every device, dtype or degree (the roofline set)
 
 
@@ -297,6 +299,10 @@ class CostSet(msgspec.Struct, frozen=True, kw_only=True):
         if model.latent:
             return self.measured.latent.get(LatentKey(device.name, heads, kv_dtype))
         key = LinesKey(device.name, heads, kv_heads, model.head_dim, kv_dtype, window)
+        if by_tiles := self.measured.tiles.get(DtypeKey(device.name, kv_dtype)):
+            rows = self.attention_cost(device, model.head_dim, kv_dtype, window).tile_rows
+            tiles = kv_heads * padded_rows(-(-heads // kv_heads), rows) / rows
+            return by_tiles.in_tiles(tiles) if model.head_dim == HEAD_DIM else None
         return self.measured.lines.get(key)
 
     # Provenance

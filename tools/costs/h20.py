@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 from msgspec.structs import replace
 
-from laminabench.catalog.cost_terms import CollectiveCost, GemmCost, Origin
+from laminabench.catalog.cost_terms import CollectiveCost, Float64, GemmCost, Origin
 from laminabench.catalog.costs import CostSet
+from laminabench.catalog.fitting.formulas import head_counts
+from laminabench.catalog.fitting.mixtures import line
+from laminabench.catalog.fitting.samples import AttentionKind, Samples
+from laminabench.catalog.fitting.terms import mape
 from laminabench.catalog.hardware import device
 from laminabench.catalog.importing import aiconfigurator
 from laminabench.catalog.importing.tables import SOURCE, tables_in
+from laminabench.catalog.importing.vllm_tables import vllm_decode
 from laminabench.catalog.measured import Curve
 
 MEASURED_ON, SCALED_TO = device("h20-3e"), device("h20")
@@ -79,3 +85,51 @@ def _curve(curve: Curve, cost: GemmCost, dtype: str, n: int, k: int) -> msgspec.
     here, there = (cost.seconds(on, curve.rows, n, k, dtype) for on in (SCALED_TO, MEASURED_ON))
     how = "measured on H20-3e, by the ratio of the formula on H20's bandwidth"
     return _scaled(curve, how, seconds=curve.seconds * here / there)
+
+
+# Attention by tiles: FlashAttention-3 computes as many as requests have KV heads, on 78 SMs
+
+
+class TileLines(NamedTuple):
+    """A line in the KV tokens of all tiles, for each number of these; and the errors of all lines."""
+
+    tiles: Float64
+    fixed_s: Float64
+    per_token_s: Float64
+    errors: Mapping[str, float]
+
+
+def tile_lines(folder: Path, kv_dtype: str) -> TileLines:
+    """Fit decode attention by tiles of 128 rows; held out is each fifth of the head counts."""
+    table = folder / "aiconfigurator/h20_3e/attention/sglang/0.5.5.post2/generation_attention_perf.parquet"
+    samples = vllm_decode(table, AttentionKind(128, kv_dtype, 0))
+    samples = samples.where((samples["step"] >= 256) & (samples["heads"] <= 16 * samples["kv_heads"]))
+    lines = _by_tiles(samples)
+    left_out = [_error(_by_tiles(samples.where(~part)), samples.where(part)) for part in head_counts(samples)]
+    return TileLines(*lines, {"op": _error(lines, samples), "held_out_op": float(np.mean(left_out))})
+
+
+def _by_tiles(samples: Samples) -> tuple[Float64, ...]:
+    tiles = samples["batch"] * samples["kv_heads"]
+    tokens = tiles * samples["context"]
+    # No line is steeper than the fastest row: a tile has other work too, which short contexts show as tokens.
+    fastest = (samples.seconds / tokens).min()
+    rows = []
+    for count in np.unique(tiles):
+        part = tiles == count
+        if len(np.unique(tokens[part])) > 2:
+            fixed, per_token = line(tokens[part], samples.seconds[part])
+            if per_token < fastest:
+                per_token = fastest
+                fixed = float(np.median(samples.seconds[part] - fastest * tokens[part]))
+            rows.append((count, fixed, per_token))
+    return tuple(np.array(rows, np.float64).T)
+
+
+def _error(lines: tuple[Float64, ...], samples: Samples) -> float:
+    counts, fixed, per_token = lines
+    tiles = samples["batch"] * samples["kv_heads"]
+    tokens = tiles * samples["context"]
+    within = (tiles >= counts[0]) & (tiles <= counts[-1])
+    predicted = np.interp(tiles, counts, fixed) + np.interp(tiles, counts, per_token) * tokens
+    return mape(predicted[within], samples.seconds[within])
