@@ -34,8 +34,8 @@ class Contender:
     @property
     def numbers(self) -> str:
         return (
-            f"{self.usd} a million tokens, {self.tokens_per_s:,.0f} tokens/s, "
-            f"{self.tbt_ms:.1f} ms a token (p99 {self.percentiles_ms[TBT]:.1f})"
+            f"{self.usd} a million tokens at {self.tokens_per_s:,.0f} tokens/s and {self.tbt_ms:.1f} ms a "
+            f"token (p99 {self.percentiles_ms[TBT]:.1f})"
         )
 
     def over(self, limits_ms: Mapping[str, float], scale: float = 1.0) -> list[str]:
@@ -74,10 +74,10 @@ class Verdict:
     @property
     def clear(self) -> bool:
         """Whether the difference is larger than the model's error, and so is the distance to the limits."""
-        best, other, interval = self.cheapest, self.runner_up, self.interval
+        best = self.cheapest
         if best is None or best.error is None or best.over(self.limits_ms, 1 + best.error):
             return False
-        return other is None or (interval is not None and (interval[0] > 0 or self._surely_over))
+        return self._tells
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -114,10 +114,13 @@ class Verdict:
         return math.hypot(*known) if len(known) == len(errors) else None
 
     @property
-    def _surely_over(self) -> bool:
-        """Whether the runner-up is over the limits even if its times are too long by its error."""
+    def _tells(self) -> bool:
+        """Whether the model tells them apart: by cost, or as one is over the limits whatever its error."""
         other = self.runner_up
-        return bool(other and other.error is not None and other.over(self.limits_ms, 1 / (1 + other.error)))
+        if other is None or self.interval is None:
+            return other is None
+        assert other.error is not None
+        return self.interval[0] > 0 or bool(other.over(self.limits_ms, 1 / (1 + other.error)))
 
     def _sentences(self) -> Iterator[str]:
         best, other = self.cheapest, self.runner_up
@@ -127,14 +130,14 @@ class Verdict:
             yield f"Nothing serves {self.subject} within {within}{nearest}."
             return
         where = f"for {self.subject} within {within}"
-        if self.clear or best.error is None or other is None or other.error is None:
+        if other is None or self._tells or self.interval is None:
             yield f"{best} is the cheapest {where}: {best.numbers}."
         else:
             yield f"Too close to call {where}: {best} costs {best.numbers}; {other} {other.numbers}."
         if other is not None:
             yield self._difference(best, other)
         if best.error is not None and best.over(self.limits_ms, 1 + best.error):
-            yield f"{best.system} may miss the limit: by the model it is within, but not by its error."
+            yield f"{best.system} is within the limit, but not by more than its error."
         if self.depends:
             yield self.depends
 
@@ -142,15 +145,14 @@ class Verdict:
         """Return the sentence about the runner-up."""
         margin, interval = self.margin or 0.0, self.interval
         more = f"{abs(margin):.1%} {'more' if margin >= 0 else 'fewer'} tokens for the same money"
-        missed = other.missed(self.limits_ms)
-        text = f"By the model it makes {more} than {other} ({other.usd})"
-        if missed:
-            text += f", which is over the limit with a {missed}"
+        text = f"By the model {best.system} makes {more}"
+        if interval is None or self._tells:
+            text = f"It makes {more} than {other} ({other.usd})"
+        if other.over(self.limits_ms):
+            text += f"; {other.system} is over the limit with a {other.missed(self.limits_ms)}"
         if interval is None:
             unknown = " and ".join(each.system for each in (best, other) if each.error is None)
             return f"{text}; how far off {unknown} is modelled is not known, as it was never measured."
-        if missed and self._surely_over:
-            return f"{text}."
         low, high = interval
         errors = f"{best.system} {best.error:.1%}, {other.system} {other.error:.1%}"
         return f"{text}; the model's error ({errors}) allows {low:+.1%} to {high:+.1%}."
@@ -159,16 +161,15 @@ class Verdict:
 def verdict(
     contenders: Sequence[Contender], limits_ms: Mapping[str, float], *, subject: str, depends: str = ""
 ) -> Verdict:
-    """Judge which contender is the cheapest within the limits, and which is next."""
+    """Judge which contender is the cheapest within the limits, and which is next.
+
+    Where a cheaper one misses a limit that is what decides, whatever else is in `depends`.
+    """
     ordered = sorted(contenders, key=lambda each: (bool(each.over(limits_ms)), each.usd_per_million_tokens))
-    best = next((each for each in ordered[:1] if not each.over(limits_ms)), None)
-    if best is None:
+    best, other = next(iter(ordered), None), next(iter(ordered[1:]), None)
+    if best is None or best.over(limits_ms):
         nearest = min(contenders, key=lambda each: each.percentiles_ms[TBT], default=None)
         return Verdict(subject=subject, limits_ms=limits_ms, cheapest=None, runner_up=nearest)
-    return Verdict(
-        subject=subject,
-        limits_ms=limits_ms,
-        cheapest=best,
-        runner_up=next(iter(ordered[1:]), None),
-        depends=depends,
-    )
+    if other and other.usd_per_million_tokens < best.usd_per_million_tokens:
+        depends = f"The limit decides: with a {other.missed(limits_ms)} allowed {other.system} is cheaper."
+    return Verdict(subject=subject, limits_ms=limits_ms, cheapest=best, runner_up=other, depends=depends)

@@ -56,13 +56,16 @@ def test_a_cheaper_one_over_the_limit_loses(p99_ms: float, clear: bool) -> None:
     assert result.margin is not None
     assert result.margin < 0
     assert result.clear == clear
-    assert "over the limit" in result.sentences[1]
+    assert "over the limit with a TBT p99" in result.sentences[1]
+    assert (
+        result.depends == f"The limit decides: with a TBT p99 of {p99_ms:.1f} ms allowed lamina is cheaper."
+    )
 
 
 def test_a_winner_near_the_limit_is_not_clear() -> None:
     result = judged(contender("vllm", 1.5, 98), contender("lamina", 3.0, 50))
     assert not result.clear
-    assert any("may miss the limit" in each for each in result.sentences)
+    assert any("within the limit, but not by more than its error" in each for each in result.sentences)
 
 
 def test_an_unknown_error_is_never_clear() -> None:
