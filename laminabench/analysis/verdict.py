@@ -38,6 +38,20 @@ class Contender:
             f"token (p99 {self.percentiles_ms[TBT]:.1f})"
         )
 
+    def margin_over(self, other: Contender) -> float:
+        """Return how many more tokens a dollar buys, as a share."""
+        return other.usd_per_million_tokens / self.usd_per_million_tokens - 1
+
+    def interval_over(self, other: Contender) -> tuple[float, float] | None:
+        """Return the margin's ends within both errors, as if these were independent; None if one is unknown.
+
+        The error is the root of the sum of the errors' squares.
+        """
+        if self.error is None or other.error is None:
+            return None
+        ratio, error = 1 + self.margin_over(other), math.hypot(self.error, other.error)
+        return ratio / (1 + error) - 1, ratio * (1 + error) - 1
+
     def over(self, limits_ms: Mapping[str, float], scale: float = 1.0) -> list[str]:
         """Return the limits that it misses, where all its times are longer by a factor."""
         return [name for name, limit in limits_ms.items() if self.percentiles_ms[name] * scale > limit]
@@ -54,22 +68,20 @@ class Verdict:
     limits_ms: Mapping[str, float]
     cheapest: Contender | None  # None where nothing is within the limits
     runner_up: Contender | None  # over the limits where no other is within; without a winner the nearest
+    between: tuple[Contender, ...] = ()  # other systems within the limits that cost less than the runner-up
     depends: str = ""  # a sentence on what decides most
 
     @property
     def margin(self) -> float | None:
         """Tokens a dollar of the cheapest over the runner-up's, less one."""
-        if self.cheapest is None or self.runner_up is None:
-            return None
-        return self.runner_up.usd_per_million_tokens / self.cheapest.usd_per_million_tokens - 1
+        best, other = self.cheapest, self.runner_up
+        return best.margin_over(other) if best and other else None
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The margin's ends within the combined error; None if either error is not known."""
-        margin, error = self.margin, self._error
-        if margin is None or error is None:
-            return None
-        return (1 + margin) / (1 + error) - 1, (1 + margin) * (1 + error) - 1
+        """The margin's ends within the model's error; None if that is not known."""
+        best, other = self.cheapest, self.runner_up
+        return best.interval_over(other) if best and other else None
 
     @property
     def clear(self) -> bool:
@@ -100,18 +112,12 @@ class Verdict:
             "low": low,
             "high": high,
             "clear": self.clear,
-            "error": self._error,
+            "errors": {each.system: each.error for each in (best, other) if each},
+            "between": [{"system": each.system, "deployment": each.deployment} for each in self.between],
             "limits_ms": dict(self.limits_ms),
             "depends": self.depends or None,
             "sentences": list(self.sentences),
         }
-
-    @property
-    def _error(self) -> float | None:
-        """Both errors as if they were independent: the root of the sum of their squares."""
-        errors = [each and each.error for each in (self.cheapest, self.runner_up)]
-        known = [each for each in errors if each is not None]
-        return math.hypot(*known) if len(known) == len(errors) else None
 
     @property
     def _tells(self) -> bool:
@@ -122,6 +128,11 @@ class Verdict:
         assert other.error is not None
         return self.interval[0] > 0 or bool(other.over(self.limits_ms, 1 / (1 + other.error)))
 
+    @property
+    def _too_close(self) -> bool:
+        """Whether the error is known and larger than the difference."""
+        return self.interval is not None and not self._tells
+
     def _sentences(self) -> Iterator[str]:
         best, other = self.cheapest, self.runner_up
         within = " and ".join(f"a {name} of {limit:g} ms" for name, limit in self.limits_ms.items())
@@ -130,12 +141,15 @@ class Verdict:
             yield f"Nothing serves {self.subject} within {within}{nearest}."
             return
         where = f"for {self.subject} within {within}"
-        if other is None or self._tells or self.interval is None:
-            yield f"{best} is the cheapest {where}: {best.numbers}."
-        else:
+        if other and self._too_close:
             yield f"Too close to call {where}: {best} costs {best.numbers}; {other} {other.numbers}."
+        else:
+            yield f"{best} is the cheapest {where}: {best.numbers}."
         if other is not None:
             yield self._difference(best, other)
+        if self.between:
+            names = " and ".join(f"{each} ({each.usd})" for each in self.between)
+            yield f"Between them {'is' if len(self.between) == 1 else 'are'} {names}."
         if best.error is not None and best.over(self.limits_ms, 1 + best.error):
             yield f"{best.system} is within the limit, but not by more than its error."
         if self.depends:
@@ -143,33 +157,55 @@ class Verdict:
 
     def _difference(self, best: Contender, other: Contender) -> str:
         """Return the sentence about the runner-up."""
-        margin, interval = self.margin or 0.0, self.interval
-        more = f"{abs(margin):.1%} {'more' if margin >= 0 else 'fewer'} tokens for the same money"
-        text = f"By the model {best.system} makes {more}"
-        if interval is None or self._tells:
-            text = f"It makes {more} than {other} ({other.usd})"
-        if other.over(self.limits_ms):
-            text += f"; {other.system} is over the limit with a {other.missed(self.limits_ms)}"
-        if interval is None:
-            unknown = " and ".join(each.system for each in (best, other) if each.error is None)
-            return f"{text}; how far off {unknown} is modelled is not known, as it was never measured."
-        low, high = interval
-        errors = f"{best.system} {best.error:.1%}, {other.system} {other.error:.1%}"
-        return f"{text}; the model's error ({errors}) allows {low:+.1%} to {high:+.1%}."
+        text = f"By the model {best.system} makes" if self._too_close else "It makes"
+        than = "" if self._too_close else f" than {other} ({other.usd})"
+        over = other.missed(self.limits_ms)
+        missed = f"; {other.system} is over the limit with a {over}" if over else ""
+        return f"{text} {_more(best, other)}{than}{missed}; {_error_of(best, other)}."
+
+
+def _more(best: Contender, other: Contender) -> str:
+    margin = best.margin_over(other)
+    return f"{abs(margin):.1%} {'more' if margin >= 0 else 'fewer'} tokens for the same money"
+
+
+def _error_of(best: Contender, other: Contender) -> str:
+    interval = best.interval_over(other)
+    if interval is None:
+        unknown = " and ".join(each.system for each in (best, other) if each.error is None)
+        return f"how far off {unknown} is modelled is not known, as it was never measured"
+    errors = f"{best.system} {best.error:.1%}, {other.system} {other.error:.1%}"
+    return f"the model's error ({errors}) allows {interval[0]:+.1%} to {interval[1]:+.1%}"
 
 
 def verdict(
-    contenders: Sequence[Contender], limits_ms: Mapping[str, float], *, subject: str, depends: str = ""
+    contenders: Sequence[Contender],
+    limits_ms: Mapping[str, float],
+    *,
+    subject: str,
+    baseline: str = "",
 ) -> Verdict:
-    """Judge which contender is the cheapest within the limits, and which is next.
+    """Judge which contender is the cheapest within the limits, and by how much.
 
-    Where a cheaper one misses a limit that is what decides, whatever else is in `depends`.
+    The difference is to the system that people run today, `baseline`, if that is another one and within
+    the limits, else to the next.
     """
     ordered = sorted(contenders, key=lambda each: (bool(each.over(limits_ms)), each.usd_per_million_tokens))
-    best, other = next(iter(ordered), None), next(iter(ordered[1:]), None)
-    if best is None or best.over(limits_ms):
+    if not ordered or ordered[0].over(limits_ms):
         nearest = min(contenders, key=lambda each: each.percentiles_ms[TBT], default=None)
         return Verdict(subject=subject, limits_ms=limits_ms, cheapest=None, runner_up=nearest)
+    best, *others = ordered
+    rivals = [each for each in others if not each.over(limits_ms)] or others
+    other = next((each for each in rivals if baseline == each.system != best.system), None)
+    other = other or next(iter(rivals), None)
+    depends = ""
     if other and other.usd_per_million_tokens < best.usd_per_million_tokens:
         depends = f"The limit decides: with a {other.missed(limits_ms)} allowed {other.system} is cheaper."
-    return Verdict(subject=subject, limits_ms=limits_ms, cheapest=best, runner_up=other, depends=depends)
+    return Verdict(
+        subject=subject,
+        limits_ms=limits_ms,
+        cheapest=best,
+        runner_up=other,
+        between=tuple(rivals[: rivals.index(other)]) if other else (),
+        depends=depends,
+    )

@@ -59,9 +59,8 @@ def table(titles: Sequence[str], rows: Iterable[Iterable[str]] = (), **how: Any)
 
 def print_answer(console: Console, lines: Sequence[str]) -> None:
     """Print an answer that can be read aloud, what it includes, and an empty line."""
-    for line in lines:
-        text = literal(line)
-        console.print(text if line.startswith(INCLUDES) else f"[bold]{text}[/bold]", soft_wrap=True)
+    for text in map(literal, filter(None, lines)):
+        console.print(text if text.startswith(INCLUDES) else f"[bold]{text}[/bold]", soft_wrap=True)
     if lines:
         console.print("", soft_wrap=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -20,8 +21,9 @@ class Includes(NamedTuple):
 
     def __str__(self) -> str:
         assumed = f"assumed: {', '.join(self.assumed)}" if self.assumed else ""
-        parts = (", ".join(self.prompts), ", ".join(self.kernels), assumed, f"error: {'; '.join(self.error)}")
-        return f"{INCLUDES}{'; '.join(filter(None, parts))}"
+        error = f"error: {'; '.join(self.error)}" if self.error else ""
+        parts = [*filter(None, (", ".join(self.prompts), ", ".join(self.kernels), assumed, error))]
+        return f"{INCLUDES}{'; '.join(parts)}" if parts else ""
 
     def describe(self) -> dict[str, Json]:
         return {name: list(texts) for name, texts in self._asdict().items()}
@@ -29,5 +31,5 @@ class Includes(NamedTuple):
 
 def together(several: Iterable[Includes]) -> Includes:
     """Return what several answers include, each text once."""
-    texts = (dict.fromkeys(text for part in parts for text in part) for parts in zip(*several, strict=True))
-    return Includes(*map(tuple, texts))
+    parts = zip(Includes((), (), (), ()), *several, strict=True)
+    return Includes(*(tuple(dict.fromkeys(itertools.chain(*texts))) for texts in parts))

@@ -10,6 +10,7 @@ from laminabench.analysis.rates import cost
 from laminabench.analysis.verdict import TBT, Contender
 from laminabench.catalog.deployment import Deployment
 from laminabench.runs.summary import Summary, number_at
+from laminabench.systems.registry import system
 
 TTFT = "TTFT p99"
 
@@ -29,13 +30,13 @@ class Even(NamedTuple):
 
 
 def contender(
-    system: str, deployment: str, usd_per_hour: float, summary: Summary, error: float | None
+    name: str, deployment: str, usd_per_hour: float, summary: Summary, error: float | None
 ) -> Contender:
     """Return a replayed system as the verdict takes it."""
     rate = summary.throughput_tokens_per_s or 0.0
     times = {TBT: number_at(summary, "tbt_ms.p99"), TTFT: number_at(summary, "ttft_ms.p99")}
     return Contender(
-        system=system,
+        system=name,
         deployment=deployment,
         usd_per_million_tokens=cost(rate, usd_per_hour).usd_per_million_tokens or math.inf,
         tokens_per_s=rate,
@@ -48,6 +49,11 @@ def contender(
 def limits(tbt_ms: float, ttft_ms: float | None) -> dict[str, float]:
     """Return limits by their names."""
     return {TBT: tbt_ms} | ({} if ttft_ms is None else {TTFT: ttft_ms})
+
+
+def baseline(systems: Iterable[str]) -> str:
+    """Return the system among these that people run today; empty without one."""
+    return next((name for name in systems if system(name).BASELINE), "")
 
 
 def prices_of(deployments: Iterable[Deployment]) -> dict[str, tuple[int, float]]:

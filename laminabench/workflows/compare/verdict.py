@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from laminabench.analysis.verdict import Contender, Verdict, verdict
 from laminabench.workflows.compare.cells import Cell
-from laminabench.workflows.verdict import contender, limits, nearest_even
+from laminabench.workflows.verdict import baseline, contender, limits, nearest_even
 
 
 def verdict_on(cell: Cell) -> Verdict:
@@ -18,7 +18,8 @@ def verdict_on(cell: Cell) -> Verdict:
         for name, summary in cell.summaries.items()
     ]
     within = limits(cell.slo_tbt_ms, cell.slo_ttft_ms)
-    judged = verdict(contenders, within, subject=f"{cell.trace} with {cell.model}")
+    subject = f"{cell.trace} with {cell.model}"
+    judged = verdict(contenders, within, subject=subject, baseline=baseline(cell.summaries))
     if judged.cheapest is None or judged.runner_up is None:
         return judged
     depends = judged.depends or _depends(cell, judged.cheapest, judged.runner_up)

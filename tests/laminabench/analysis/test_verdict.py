@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from laminabench.analysis.verdict import TBT, Contender, Verdict, verdict
@@ -22,7 +24,7 @@ def contender(system: str, usd: float, p99_ms: float, error: float | None = 0.05
 
 
 def judged(*contenders: Contender) -> Verdict:
-    return verdict(contenders, LIMITS, subject="azure-conv with llama3-70b", depends="It depends on H20.")
+    return verdict(contenders, LIMITS, subject="azure-conv with llama3-70b", baseline="vllm")
 
 
 def test_a_difference_beyond_the_error_is_clear() -> None:
@@ -33,7 +35,7 @@ def test_a_difference_beyond_the_error_is_clear() -> None:
     error = (0.05**2 + 0.1**2) ** 0.5
     assert result.interval == pytest.approx((1.25 / (1 + error) - 1, 1.25 * (1 + error) - 1))
     assert result.clear
-    first, second, third = result.sentences
+    first, second, third = replace(result, depends="It depends on H20.").sentences
     assert first.startswith("lamina on 4xh100 is the cheapest for azure-conv with llama3-70b within")
     assert "25.0% more tokens for the same money than vllm on 4xh100 ($1.50)" in second
     assert third == "It depends on H20."
@@ -75,7 +77,18 @@ def test_an_unknown_error_is_never_clear() -> None:
     assert (result.interval, result.clear) == (None, False)
     assert "not known" in result.sentences[1]
     described = result.describe()
-    assert (described["low"], described["high"], described["error"]) == (None, None, None)
+    assert (described["low"], described["high"]) == (None, None)
+    assert described["errors"] == {"h2m2": None, "vllm": 0.05}
+
+
+def test_the_difference_is_to_what_people_run() -> None:
+    vllm, lamina = contender("vllm", 1.5, 40), contender("lamina", 1.1, 60)
+    result = judged(vllm, contender("afd", 1.0, 60), lamina)
+    assert result.cheapest
+    assert (result.cheapest.system, result.runner_up, result.between) == ("afd", vllm, (lamina,))
+    assert result.margin == pytest.approx(0.5)
+    assert "Between them is lamina on 4xh100 ($1.10)." in result.sentences
+    assert judged(contender("vllm", 1.5, 140), contender("afd", 1.0, 60), lamina).runner_up == lamina
 
 
 def test_without_a_winner_the_nearest_is_named() -> None:
