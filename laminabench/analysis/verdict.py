@@ -57,7 +57,11 @@ class Contender:
         return [name for name, limit in limits_ms.items() if self.percentiles_ms[name] * scale > limit]
 
     def missed(self, limits_ms: Mapping[str, float]) -> str:
-        return " and ".join(f"{name} of {self.percentiles_ms[name]:.1f} ms" for name in self.over(limits_ms))
+        """Return its times that are over the limits, in words."""
+        over = {name: self.percentiles_ms[name] for name in self.over(limits_ms)}
+        # A time that rounds to its limit gets more digits.
+        digits = {name: 1 if round(ms, 1) > limits_ms[name] else 3 for name, ms in over.items()}
+        return " and ".join(f"{name} of {ms:.{digits[name]}f} ms" for name, ms in over.items())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
