@@ -39,8 +39,9 @@ class Contender:
         )
 
     def margin_over(self, other: Contender) -> float:
-        """Return how many more tokens a dollar buys, as a share."""
-        return other.usd_per_million_tokens / self.usd_per_million_tokens - 1
+        """Return how many more tokens a dollar buys, as a share; infinite where these cost nothing."""
+        own, its = self.usd_per_million_tokens, other.usd_per_million_tokens
+        return its / own - 1 if own else math.inf if its else 0.0
 
     def interval_over(self, other: Contender) -> tuple[float, float] | None:
         """Return the margin's ends within both errors, as if these were independent; None if one is unknown.
@@ -170,6 +171,8 @@ class Verdict:
 
 def _more(best: Contender, other: Contender) -> str:
     margin = best.margin_over(other)
+    if math.isinf(margin):
+        return "tokens for nothing"
     return f"{abs(margin):.1%} {'more' if margin >= 0 else 'fewer'} tokens for the same money"
 
 

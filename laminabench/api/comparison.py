@@ -160,7 +160,8 @@ class Comparison:
         ]
 
     def __repr__(self) -> str:
-        return "\n".join((self.title, *(self.verdicts or self._in_short())))
+        short = () if self.verdict else self._in_short()
+        return "\n".join((self.title, *self.verdicts, *short))
 
     def _in_short(self) -> Iterator[str]:
         """Yield a line for each side that is not the base."""
