@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from laminabench.catalog.accuracy import accuracy_of_set
 from laminabench.catalog.cost_terms import ACTIVATION_BYTES
 from laminabench.catalog.costs import CostSet
 from laminabench.catalog.deployment import Deployment, Workers
@@ -464,7 +465,7 @@ def assumptions(setup: Setup) -> list[dict[str, Any]]:
         {
             "term": "validation",
             "set": setup.costs.name,
-            "source": setup.costs.held_against,
+            "source": accuracy_of_set(setup.costs.name),
             "coefficients": {},
         },
     ]
