@@ -10,7 +10,7 @@ import numpy as np
 from msgspec.structs import replace
 
 import h20
-from laminabench.catalog.cost_file import assumed_borrowing, assumed_host, load_costs
+from laminabench.catalog.cost_file import assumed_borrowing, assumed_host
 from laminabench.catalog.cost_keys import AllReduceKey, DtypeKey
 from laminabench.catalog.cost_terms import (
     AllReduceCost,
