@@ -73,7 +73,7 @@ def test_a_lost_wrong_or_repeated_token_is_detected(monkeypatch: pytest.MonkeyPa
     undisturbed = kills._undisturbed
 
     def replayed(*_: Any) -> Mapping[int, list[int]]:
-        return {row: tokens[:-1] for row, tokens in undisturbed(("", 1), 2).items()}
+        return {row: tokens[:-1] for row, tokens in undisturbed(("", 1), 2, 200).items()}
 
     monkeypatch.setattr(kills, "_undisturbed", lambda *_: {0: [1, 2, 3]})
     undisturbed = kills._undisturbed

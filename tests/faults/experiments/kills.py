@@ -49,9 +49,9 @@ GRACE_S = 10.0
 SETTLED_AFTER = 2
 
 
-def kills_replay(seeds: Sequence[int], *, strikes: int = STRIKES, name: str = "kills-replay") -> Tally:
+def kills_replay(seeds: Sequence[int], *, strikes: int = STRIKES, called: str = "kills-replay") -> Tally:
     """Run replays with this many faults each; a case is a replay, and `tried` counts faults."""
-    tally = Tally(name)
+    tally = Tally(called)
     before: dict[str, int] = {}
     for number, seed in enumerate(seeds):
         _session(tally, seed, strikes)
@@ -68,7 +68,7 @@ def kills_replay(seeds: Sequence[int], *, strikes: int = STRIKES, name: str = "k
 
 def kills_copies(seeds: Sequence[int], *, strikes: int = STRIKES) -> Tally:
     """Run the same with second copies of KV, and kills alone."""
-    return kills_replay(seeds, strikes=strikes, name=COPIED)
+    return kills_replay(seeds, strikes=strikes, called=COPIED)
 
 
 def _session(tally: Tally, seed: int, strikes: int) -> None:
@@ -76,8 +76,7 @@ def _session(tally: Tally, seed: int, strikes: int) -> None:
     layout, kv_copy = rng.choice(LAYOUTS), "none"
     if tally.name == COPIED:
         layout, kv_copy = OF_COPIES, COPIES[seed % len(COPIES)]
-    trace = _trace(strikes)
-    kind, what, hand = _replayed(tally, layout, trace, rng, strikes, kv_copy)
+    kind, what, hand = _replayed(tally, layout, rng, strikes, kv_copy)
     tally.add(kind, f"{layout[0]} prefill {layout[1]} kv copy {kv_copy}", seed, what)
     for _ in range(hand.strikes - 1):
         tally.add(None, "", seed)
@@ -86,22 +85,23 @@ def _session(tally: Tally, seed: int, strikes: int) -> None:
 def _replayed(
     tally: Tally,
     layout: tuple[str, int | str],
-    trace: Trace,
     rng: random.Random,
     strikes: int,
     kv_copy: str,
 ) -> tuple[str | None, str, Hand]:
     """Return what was wrong with a replay under faults, if anything."""
     was = shared_memory()
+    every = TOKENS_EACH if kv_copy == "none" else TOKENS_EACH // 4
+    trace = _trace(strikes, every)
     log = ReplayLog(trace)
-    hand = Hand(os.getpid(), 0, rng, progress=lambda: log.tables.tokens, every=TOKENS_EACH)
+    hand = Hand(os.getpid(), 0, rng, progress=lambda: log.tables.tokens, every=every)
     try:
         made = _replay(layout, log, hand, strikes, kv_copy)
     except (UserError, RuntimeError) as error:  # the engine has given up, or counted wrong
         return "lost", str(error), hand
-    name = f"KV tokens computed again, kv copy {kv_copy}"
-    tally.facts[name] = tally.facts.get(name, 0) + sum(fault.kv_tokens for fault in log.faults)
-    expected = _undisturbed(layout, strikes)
+    again = f"KV tokens computed again, kv copy {kv_copy}"
+    tally.facts[again] = tally.facts.get(again, 0) + sum(fault.kv_tokens for fault in log.faults)
+    expected = _undisturbed(layout, strikes, every)
     for row, tokens in expected.items():
         if len(made[row]) < len(tokens):
             return "lost", f"request {row}: {len(made[row])} of {len(tokens)} tokens", hand
@@ -139,8 +139,8 @@ def _replay(
 
 
 @functools.lru_cache
-def _undisturbed(layout: tuple[str, int | str], strikes: int) -> Mapping[int, list[int]]:
-    return _replay(layout, ReplayLog(_trace(strikes)), None, strikes)
+def _undisturbed(layout: tuple[str, int | str], strikes: int, every: int) -> Mapping[int, list[int]]:
+    return _replay(layout, ReplayLog(_trace(strikes, every)), None, strikes)
 
 
 def _prompt(trace: Trace, row: int) -> list[int]:
@@ -168,10 +168,10 @@ def _prepared(layout: tuple[str, int | str], kv_copy: str) -> PreparedEngine:
     return prepared
 
 
-def _trace(strikes: int) -> Trace:
-    """Return as many requests as this many faults need."""
+def _trace(strikes: int, every: int) -> Trace:
+    """Return as many requests as this many faults need, one each `every` tokens."""
     draw = np.random.default_rng(TRACE_SEED)
-    count = max(20, 2 * strikes * TOKENS_EACH // LONGEST_ANSWER)
+    count = max(20, 2 * strikes * every // LONGEST_ANSWER)
     prompts, outputs = draw.integers(4, 60, count), draw.integers(8, LONGEST_ANSWER, count)
     meta = TraceMeta("kills", has_arrivals=False)
     return Trace(np.zeros(count), prompts.astype(np.int32), outputs.astype(np.int32), meta)

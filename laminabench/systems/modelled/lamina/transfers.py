@@ -12,7 +12,6 @@ from laminabench.sim.spec import Float64
 from laminabench.systems.modelled.setup import Setup, link_rate
 from laminabench.util.errors import UserError
 
-
 # Between a device and its host, over PCIe 4.0 x16; assumed, at the 25 GB/s that its copies usually reach.
 PCIE_BYTES_PER_S = 25e9
 
