@@ -83,7 +83,11 @@ def test_systems_as_the_command_compares_them(
     flags = "--equal-cost --trace profile:azure-conv --num-requests 200 --model llama3-70b --costs vllm-0.14"
     reported = _json(capsys, "compare", *flags.split(), "--jobs", "1")
     (cell,) = reported["cells"]
-    assert list(equal.verdicts) == reported["verdicts"]
+    assert list(equal.verdicts) == reported["sentences"] == reported["verdict"]["sentences"]
+    assert equal.verdict is not None
+    assert equal.verdict.describe() == reported["verdict"] == cell["verdict"]
+    assert equal.includes.startswith("Includes: ")
+    assert all(each in equal.includes for texts in reported["includes"].values() for each in texts)
     assert list(equal.notes) == reported["notes"]
     rates = equal.table[equal.table.metric == "throughput"].set_index("side").value
     assert rates.to_dict() == cell["throughput_tokens_per_s"]
@@ -97,10 +101,11 @@ def test_a_grid_has_a_row_for_each_side(nowhere: Path) -> None:
         **{**EQUAL, "costs": ("vllm-0.14", "vidur-2024"), "model": ["llama3-70b", "llama-65b"]}
     )
     assert len(result.ratios) == 2 * 2 * 2
-    assert not result.verdicts
+    assert result.verdict is None
+    assert result.verdicts[0].startswith("Of 4 cells the cheapest system within the limit is ")
     with pytest.raises(lb.UserError, match="compare-several"):
         result.ratio("throughput")
-    assert len(repr(result).splitlines()) == 1 + 4
+    assert len(repr(result).splitlines()) == 1 + 1 + 4
     page = result.report(nowhere / "grid.html").read_text()
     assert "llama-65b" in page
     assert "<script" not in page

@@ -52,7 +52,8 @@ def test_where_nothing_meets_the_limit() -> None:
     assert result.binding is None
     assert result.nearest is not None
     assert result.nearest.tbt_p99_ms > 1
-    assert "none of" in repr(result)
+    assert result.verdict.cheapest is None
+    assert "Nothing serves azure-conv" in repr(result)
     assert "nearest to the limit" in result._repr_html_()
     assert result.front.empty
 
@@ -82,7 +83,9 @@ def test_what_cannot_be_planned(choices: dict[str, Any], code: str) -> None:
 
 def test_how_it_shows_itself(plan: lb.Plan) -> None:
     assert plan.best is not None
-    assert repr(plan).splitlines()[1].startswith(f"{plan.best.candidate} is the cheapest")
+    assert plan.verdict.cheapest is not None
+    assert plan.verdict.cheapest.usd_per_million_tokens == plan.best.usd_per_million_tokens
+    assert repr(plan).splitlines()[1:] == [*plan.verdict.sentences, str(plan.includes)]
     assert plan._repr_html_().count("<tr>") == 1 + len(plan.front)
     assert plan.plot()._repr_png_().startswith(b"\x89PNG")
 
