@@ -149,6 +149,7 @@ class Packed(msgspec.Struct):
     experts: list[CurveRow] = []
     lines: list[CurveRow] = []
     latent: list[CurveRow] = []
+    tiles: list[CurveRow] = []
 
 
 def packed(measured: Measured) -> str:

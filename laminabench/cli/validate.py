@@ -153,7 +153,7 @@ def validate(
     steps = disaggregation.described(predicted, elsewhere) if predicted else {}
     # Alone they are the object; among others they have a key.
     result |= steps if chosen == {STEPS} else {STEPS: steps} if steps else {}
-    result |= described_board(samples_of(judged, printed, served, predicted))
+    result |= described_board(samples_of(judged, published.with_other_sets(printed), served, predicted))
     if live:
         result |= {
             "twin": [each.describe() for each in live],

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from laminabench.analysis.binding import binding_of
+from laminabench.catalog.accuracy import accuracy_of_set
 from laminabench.catalog.cost_file import DEFAULT_COSTS, load_costs
 from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import Device, device, load_devices, priced
@@ -73,7 +74,7 @@ def _trace(context: Context, name: str) -> Trace:
 
 def _values(context: Context, traces: Sequence[str]) -> dict[str, object]:
     return {
-        "held_against": load_costs(DEFAULT_COSTS).held_against,
+        "held_against": accuracy_of_set(DEFAULT_COSTS),
         "source": context.source_of(*traces),
         "slo": SLO_TBT_P99_MS,
         "budget": BUDGET_USD_PER_HOUR,

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from laminabench.catalog.accuracy import accuracy_of_set
 from laminabench.catalog.cost_terms import ACTIVATION_BYTES
 from laminabench.catalog.costs import CostSet
 from laminabench.catalog.deployment import Deployment, Workers
@@ -81,6 +82,7 @@ class Setup:
     partition: Literal["heads", "requests"] | None = None
     stream_chunks: int | None = None
     overcommit: float = 1.0
+    kv_copy: Literal["none", "host", "worker", "disk"] = "none"
     pipeline_parallel: int = 1
     stream_along: Literal["requests", "heads"] | None = None
     host_async: bool = False
@@ -464,7 +466,7 @@ def assumptions(setup: Setup) -> list[dict[str, Any]]:
         {
             "term": "validation",
             "set": setup.costs.name,
-            "source": setup.costs.held_against,
+            "source": accuracy_of_set(setup.costs.name),
             "coefficients": {},
         },
     ]

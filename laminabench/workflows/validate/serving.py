@@ -11,7 +11,6 @@ import numpy as np
 from msgspec.structs import replace as replace_fields
 
 from laminabench.catalog.cost_file import load_costs
-from laminabench.catalog.costs import ServerErrors, error_range
 from laminabench.catalog.entries import packaged_in
 from laminabench.catalog.find_model import modelled
 from laminabench.catalog.hardware import device
@@ -292,14 +291,3 @@ def _of(device: str, predictions: Sequence[Judged]) -> Iterator[Group]:
 def _group(device: str, what: str, predictions: Sequence[Judged], off: str = "") -> Group:
     versions = tuple(sorted({str(each.point.server["version"]) for each in predictions}))
     return Group(device, what, versions, off, {metric: Errors.of(predictions, metric) for metric in METRICS})
-
-
-def server_errors(predictions: Sequence[Judged]) -> ServerErrors:
-    """Return the errors for a cost set: medians of absolute errors of TPOT."""
-    medians = {
-        group.device.upper(): error_range([group.errors["tpot"].median])
-        for group in grouped(predictions)
-        if group.what == ALL
-    }
-    known = sum(each.tpot_ms is not None for each in predictions)
-    return ServerErrors(f"{known} loads of vLLM servers", medians, "median absolute error of TPOT")
