@@ -13,7 +13,7 @@ from laminabench.analysis.metrics_table import COMPARED, Metric
 from laminabench.analysis.verdict import Verdict
 from laminabench.api import html
 from laminabench.api.frames import pandas
-from laminabench.api.picture import Picture
+from laminabench.api.html import Picture
 from laminabench.render.html import sentences
 from laminabench.render.model import Sheet
 from laminabench.runs.manifest import NUMBERS

@@ -13,9 +13,9 @@ from msgspec import structs
 from laminabench.analysis.verdict import Verdict
 from laminabench.api import html
 from laminabench.api.frames import pandas
+from laminabench.api.html import Picture
 from laminabench.api.keywords import request_of, with_keywords
 from laminabench.api.messages import MessageLog
-from laminabench.api.picture import Picture
 from laminabench.api.replay import named
 from laminabench.render.html import sentences
 from laminabench.render.sheets.plan import sheet_of

@@ -43,6 +43,7 @@ from laminabench.catalog.cost_terms import (
     MaskedExpertCost,
     PromptAttentionCost,
     PromptTerms,
+    padded_rows,
 )
 from laminabench.catalog.entries import Table
 from laminabench.catalog.hardware import Device, canonical_dtype, load_devices
@@ -63,6 +64,7 @@ Key = TypeVar("Key", bound=tuple[Any, ...])
 
 # Kinds of numbers behind which there is a measurement of this very device.
 MEASURED = ("measured", "fitted")
+HEAD_DIM = 128  # of kernels that were measured by tiles
 ANY = "any"  # stands for every device, dtype or degree (the roofline set)
 
 
@@ -207,11 +209,12 @@ class CostSet(msgspec.Struct, frozen=True, kw_only=True):
     def prompt_attention_cost(
         self, device: Device, head_dim: int = 128, kv_dtype: str = "bf16", window: int = 0
     ) -> PromptAttentionCost:
-        name = self.source_of(self.prompt_attention, device)
-        key = AttentionKey(name, head_dim, canonical_dtype(kv_dtype), window)
-        return self.prompt_attention_of.get(key) or self._term(
-            self.prompt_attention, device, "attention of prompts"
-        )
+        kind = (head_dim, canonical_dtype(kv_dtype), window)
+        # A kind that a device's own tables lack is borrowed, as other terms are.
+        for name in (self.source_of(self.prompt_attention, device), self._lender(device)):
+            if cost := self.prompt_attention_of.get(AttentionKey(name, *kind)):
+                return cost
+        return self._term(self.prompt_attention, device, "attention of prompts")
 
     def expert_cost(self, device: Device, dtype: str) -> ExpertCost:
         return self._keyed(self.experts, device, dtype, f"experts in {dtype}")
@@ -236,7 +239,7 @@ class CostSet(msgspec.Struct, frozen=True, kw_only=True):
 
     def masked_cost(self, device: Device, dtype: str) -> MaskedExpertCost | None:
         """Return the cost of experts by masked products; None if it was not measured."""
-        name = self.measured_as(device)
+        name = self.source_of(self.masked_experts, device)
         return self.masked_experts.get(DtypeKey(name, canonical_dtype(dtype)))
 
     def dispatch_cost(self, device: Device, op: str, nodes: int = 1) -> DispatchCost:
@@ -272,6 +275,10 @@ class CostSet(msgspec.Struct, frozen=True, kw_only=True):
         if model.latent:
             return self.measured.latent.get(LatentKey(device.name, heads, kv_dtype))
         key = LinesKey(device.name, heads, kv_heads, model.head_dim, kv_dtype, window)
+        if by_tiles := self.measured.tiles.get(DtypeKey(device.name, kv_dtype)):
+            rows = self.attention_cost(device, model.head_dim, kv_dtype, window).tile_rows
+            tiles = kv_heads * padded_rows(-(-heads // kv_heads), rows) / rows
+            return by_tiles.in_tiles(tiles) if model.head_dim == HEAD_DIM else None
         return self.measured.lines.get(key)
 
     # Provenance
@@ -295,6 +302,10 @@ class CostSet(msgspec.Struct, frozen=True, kw_only=True):
             f"cost set {self.name} has no coefficients for {device.name}; it has {', '.join(known)}, "
             "and --costs roofline has every device",
         )
+
+    def scaled(self, device: str) -> bool:
+        """Return whether the device's products are those of another, scaled."""
+        return any(key.device == device and of.origin.kind == "scaled" for key, of in self.gemm.items())
 
     def borrows(self, device: Device, term: object) -> Borrowed | None:
         """Return what this term of the device is borrowed from; None if it is its own."""

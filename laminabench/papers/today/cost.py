@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import pandas as pd
 
@@ -73,7 +72,7 @@ def _trace(context: Context, name: str) -> Trace:
     return trace.first(min(len(trace), REQUESTS))
 
 
-def _values(context: Context, traces: Sequence[str]) -> dict[str, Any]:
+def _values(context: Context, traces: Sequence[str]) -> dict[str, object]:
     return {
         "held_against": accuracy_of_set(DEFAULT_COSTS),
         "source": context.source_of(*traces),

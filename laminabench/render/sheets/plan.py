@@ -259,9 +259,14 @@ def _together(plan: ResolvedPlan, answers: Sequence[Answer], top: int) -> Iterat
         for point in (*answer.front, *_cheapest(answer, top), *filter(None, [answer.nearest]))
         for device in point.candidate.borrowed(answer.question.costs)
     }
-    if borrowed := sorted(assumed - set(boards)):
-        note = f"{', '.join(borrowed)}: not measured in this cost set, coefficients borrowed (costs show)"
-        yield f"[dim]{ASSUMED} {note}[/dim]"
+    scaled = {name for name in assumed if any(answer.question.costs.scaled(name) for answer in answers)}
+    for names, how in (
+        (assumed - scaled - set(boards), "coefficients borrowed"),
+        (scaled, "times of another device, scaled"),
+    ):
+        if names:
+            note = f"{', '.join(sorted(names))}: not measured in this cost set, {how} (costs show)"
+            yield f"[dim]{ASSUMED} {note}[/dim]"
     # Notes on boards appear even if no table has one.
     for name in boards:
         yield (

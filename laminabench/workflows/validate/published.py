@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -11,6 +10,7 @@ from laminabench.catalog.cost_file import load_costs
 from laminabench.catalog.entries import Table, packaged_in
 from laminabench.traces.table import TraceMeta, make_trace
 from laminabench.util.errors import UserError
+from laminabench.util.json import JsonObject
 from laminabench.workflows.validate.server import replayed
 
 # In percent: of each row, and of the mean of absolute errors.
@@ -33,7 +33,7 @@ class Row:
         """In percent."""
         return None if self.predicted_ms is None else 100 * (self.predicted_ms / self.measured_ms - 1)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """Return a JSON description."""
         return {
             "model": self.model,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
@@ -14,6 +13,7 @@ from laminabench.catalog.costs import CostSet
 from laminabench.catalog.host import parse_host
 from laminabench.traces.table import Float64
 from laminabench.util.errors import UserError
+from laminabench.util.json import JsonObject
 from laminabench.workflows.validate.recording import Recording
 from laminabench.workflows.validate.server import replayed
 
@@ -77,7 +77,7 @@ class Judged:
         names = [name for name in METRICS if abs(errors[name]["mean"]) > TARGETS[name]]
         return names + [f"tpot {p}" for p in POINTS if abs(errors["tpot"][p]) > TPOT_POINTS]
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """Return a JSON description."""
         about = self.recording.about
         return {

@@ -20,6 +20,7 @@ from laminabench.catalog.server_host import ServerHost, Steps, server_host, step
 from laminabench.systems.modelled.setup import WORKING_BYTES
 from laminabench.traces.table import Int32, Trace, TraceMeta, make_trace
 from laminabench.util.errors import UserError
+from laminabench.util.json import JsonObject
 from laminabench.util.parallel import spread
 from laminabench.workflows.validate.server import replayed
 
@@ -130,7 +131,7 @@ class Judged:
         value: float | None = getattr(self, f"{metric}_ms")
         return None if value is None else 100 * (value / getattr(self.point, f"{metric}_ms") - 1)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """Return a JSON description."""
         point = self.point
         return {
@@ -186,7 +187,7 @@ class Group(NamedTuple):
     def missed(self) -> bool:
         return self.target is not None and not self.errors["tpot"].median <= self.target
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """Return a JSON description."""
         return {
             **self._asdict(),
@@ -226,11 +227,10 @@ def judged(
     chosen: Sequence[ServerLoad],
     costs: str | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
-    jobs: int | None = None,
 ) -> list[Judged]:
-    """Predict each with the cost set of its kernels, or another; on all cores by default."""
+    """Predict each with the cost set of its kernels, or another; on all cores."""
     results: dict[int, Judged] = {}
-    for index, each in spread(predicted, chosen, costs, jobs=jobs):
+    for index, each in spread(predicted, chosen, costs):
         results[index] = each
         progress(len(results), len(chosen))
     return [results[index] for index in range(len(chosen))]

@@ -205,8 +205,8 @@ def test_every_range_has_its_input_in_it() -> None:
 
 def test_attention_with_a_named_kernel_ranges_over_all_kernels() -> None:
     attention = inputs(SPEC)["attention_h20"]
-    # 0.97, 3.40 and 3.84 TB/s.
-    assert attention.values == pytest.approx((0.966 / 3.4, 3.84 / 3.4), rel=1e-3)
+    # 1.08 (of many tiles), 3.40 and 3.84 TB/s.
+    assert attention.values == pytest.approx((1.076 / 3.4, 3.84 / 3.4), rel=1e-3)
     assert "from fa3-128 to hpc-ops" in attention.source
 
 
