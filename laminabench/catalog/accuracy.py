@@ -88,3 +88,23 @@ def _errors(cells: Sequence[Accuracy]) -> str:
     values = f"{least:.1f}" if least == most else f"{least:.1f} to {most:.1f}"
     metric = cells[0].metric
     return f"{metric.upper() if metric == 'tpot' else metric} off by {values} % in the median"
+
+
+def error_of(costs: CostSet, system: str, devices: Iterable[str], model: str) -> float | None:
+    """Return the largest median error that the board has for these, as a share; None where it has none.
+
+    Of a device the model's error, else the largest of other models there, else of the cost set; of systems
+    but vLLM the largest of their own too, which must be known.
+    """
+    of_set = [each for each in board().cells if each.costs == costs.name]
+    kernels = [each for each in of_set if each.system == "vllm"]
+    chosen = []
+    for device in dict.fromkeys(devices):
+        here = [each for each in kernels if each.device == device]
+        exact = [each for each in here if each.model == model]
+        chosen.append(_primary(exact or here or kernels))
+    if system != "vllm":
+        chosen.append(_primary(each for each in of_set if each.system == system))
+    if not all(chosen):
+        return None
+    return max(each.median for cells in chosen for each in cells) / 100

@@ -14,7 +14,7 @@ from laminabench.render.charts.chart import Chart
 from laminabench.render.charts.timeline import default_window_s
 from laminabench.render.html import Markup, document, joined, script_data, sentences, sheet_table, tag
 from laminabench.render.model import Sheet, listed
-from laminabench.render.sections import drawn, opening, origins, run_keys, section, timeline
+from laminabench.render.sections import Section, drawn, opening, origins, run_keys, section, timeline
 from laminabench.render.shown import Shown, caveats
 from laminabench.util.atomic import replacing
 from laminabench.util.errors import UserError
@@ -26,10 +26,12 @@ class Lead(NamedTuple):
     verdicts: Sequence[str]
     sheets: Sequence[Sheet]
     notes: Sequence[str]
+    picture: Section | None = None  # what opens the page, with the sentences
 
     def html(self) -> Markup:
         paragraphs = (tag("p", each, class_="verdict") for each in self.verdicts)
-        return section("Answer", *paragraphs, *map(sheet_table, self.sheets), sentences(self.notes))
+        picture = self.picture.inside if self.picture else ""
+        return section("Answer", *paragraphs, picture, *map(sheet_table, self.sheets), sentences(self.notes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,8 @@ def _body(content: Report) -> tuple[list[Chart], Markup]:
         origins(runs),
     ]
     main = tag("main", content.lead.html() if content.lead else "", *(each.html() for each in sections))
+    if content.lead and content.lead.picture:
+        sections.insert(0, content.lead.picture)
     charts = [chart for each in sections for chart in each.charts]
     return charts, joined((_header(content), main, _footer()))
 

@@ -1,0 +1,85 @@
+"""Curves of a comparison: what their points are, and where they are."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from laminabench.catalog.accuracy import board, error_of
+from laminabench.catalog.cost_file import load_costs
+from laminabench.cli.main import main
+from laminabench.workflows.compare.curves import RANGE
+
+TRACE = ("--trace", "profile:azure-conv", "--num-requests", "400")
+
+
+def run(*arguments: str) -> dict[str, Any]:
+    result = CliRunner().invoke(main, [*arguments, "--json", "-q"])
+    assert result.exit_code == 0, result.output
+    return dict(json.loads(result.stdout))
+
+
+def test_a_point_is_the_replay_with_its_limit() -> None:
+    (cell,) = run("compare", *TRACE, "--model", "llama3-70b", "--jobs", "1")["cells"]
+    for name, points in cell["curves"].items():
+        assert points[-1]["tokens_per_s"] == cell["throughput_tokens_per_s"][name]
+        assert points[-1]["batch"] == cell["max_num_seqs"][name]
+        flags = ("--system", name, "--deployment", cell["deployment"][name], "--no-out")
+        for point in (points[0], points[-2]):
+            limit = ("--max-num-seqs", str(point["batch"]))
+            alone = run("replay", *TRACE, "--model", "llama3-70b", *flags, *limit)
+            assert point["requests"] == 400
+            assert point["tokens_per_s"] == alone["throughput_tokens_per_s"]
+            assert point["tbt_s"] == alone["tbt_ms"]["p99"] / 1000
+            assert point["dollars_per_million"] == alone["cost"]["usd_per_million_tokens"]
+
+
+def test_useful_points_under_every_load() -> None:
+    mine = ("--deployment", "vllm=2xh100", "--max-num-seqs", "vllm=24", "--mode", "open")
+    (cell,) = run("compare", *TRACE, "--model", "llama-33b", "--jobs", "1", *mine)["cells"]
+    points = cell["curves"]["vllm"]
+    assert [each["batch"] for each in points][-3:] == [20, 22, 24]
+    assert [each["batch"] for each in points] == sorted(each["batch"] for each in points)
+    dollars = [each["dollars_per_million"] for each in points]
+    assert dollars == sorted(dollars, reverse=True)
+    assert all(each <= RANGE * dollars[-1] for each in dollars[1:])
+    # Arrivals are slower than what a saturated replay makes.
+    assert points[-1]["tokens_per_s"] > cell["throughput_tokens_per_s"]["vllm"]
+
+
+def test_several_models_have_no_curves() -> None:
+    facts = run("compare", *TRACE, "--model", "llama3-70b", "--model", "llama-33b", "--jobs", "1")
+    assert not any("curves" in cell for cell in facts["cells"])
+
+
+@pytest.mark.parametrize(
+    ("system", "devices", "model"),
+    [
+        ("vllm", ["h200"], "llama3-70b"),  # its own cell
+        ("lamina", ["h200", "b200"], "llama3-70b"),  # and its own systems'
+    ],
+)
+def test_an_error_is_the_boards(system: str, devices: list[str], model: str) -> None:
+    costs = load_costs("vllm-0.24")
+    kernels = [
+        each.median
+        for each in board().cells
+        if (each.costs, each.system, each.model, each.metric) == (costs.name, "vllm", model, "tpot")
+        and each.device in devices
+    ]
+    own = [
+        each.median
+        for each in board().cells
+        if (each.costs, each.system, each.metric) == (costs.name, system, "step") and system != "vllm"
+    ]
+    assert len(kernels) == len(devices)
+    assert error_of(costs, system, devices, model) == max(*kernels, *own, 0) / 100
+
+
+def test_an_error_that_nothing_measured_is_not_known() -> None:
+    costs = load_costs("vllm-0.24")
+    assert error_of(costs, "h2m2", ["h2m2"], "llama3-70b") is None
+    assert error_of(load_costs("roofline"), "vllm", ["h100"], "llama3-70b") is None
