@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from laminabench.render.charts.breakdown import cost_charts, time_charts
@@ -19,6 +19,8 @@ from laminabench.render.sheets.runs import cards, client_sheets, comparison, pro
 from laminabench.render.shown import Shown
 from laminabench.workflows.compare.curves import Curve
 
+# More curves would take long to replay.
+MOST_CURVES = 6
 # A page shows the first faults only; run.json has all.
 _MOST_FAULTS = 50
 
@@ -78,6 +80,15 @@ def curves(named: Sequence[tuple[str, Curve]], slo_tbt_ms: float) -> Section:
     points = sheet_table(curves_sheet(named))
     details = tag("details", tag("summary", "Points of the curves"), points)
     return Section("Cost and speed", joined((grid([chart], wide=True), details)), [chart])
+
+
+def curves_of(runs: Sequence[Shown], some: Iterable[Curve | None]) -> Section | None:
+    """Return the section of the first Runs' curves; None for a single Run, or without curves."""
+    if len(runs) < 2:
+        return None
+    pairs = zip(runs[:MOST_CURVES], some, strict=False)
+    named = [(each.name, curve) for each, curve in pairs if curve is not None]
+    return curves(named, runs[0].slo.tbt_ms) if named else None
 
 
 def origins(runs: Sequence[Shown]) -> Section:

@@ -8,12 +8,15 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 
 from laminabench.catalog.accuracy import error_of
+from laminabench.requests.replay import of_manifest
+from laminabench.runs.read import Run
 from laminabench.runs.summary import Summary
 from laminabench.systems.base import Workload
-from laminabench.systems.modelled.prepared import Routed, fleet_of, replay_on
+from laminabench.systems.modelled.prepared import PreparedModel, Routed, fleet_of, replay_on
 from laminabench.systems.modelled.setup import Setup
-from laminabench.systems.registry import system
-from laminabench.traces.table import Trace
+from laminabench.systems.registry import prepare, system
+from laminabench.traces.table import Trace, TraceMeta
+from laminabench.util.errors import UserError
 from laminabench.util.json import Json
 
 # Points that cost more than so many times the curve's cheapest are of no use to a buyer.
@@ -83,6 +86,35 @@ def curve_of(
     devices = [part.device.name for part in setup.deployment.parts]
     error = error_of(setup.costs, name, devices, setup.model.name)
     return Curve(name, str(hardware), error, tuple(reversed(points)))
+
+
+def curve_of_run(run: Run) -> Curve | None:
+    """Return the curve of a modelled Run; None where its request does not give its numbers again.
+
+    That is so for measured Runs, for traces of shared prefixes, which a Run does not have, and for Runs of
+    another version of the model.
+    """
+    manifest = run.manifest
+    if manifest.backend != "modelled" or manifest.partial or not len(run.prompt_tokens):
+        return None
+    try:
+        request = of_manifest(manifest.request, str(run.directory), ())
+        prepared = prepare(request)
+        assert isinstance(prepared, PreparedModel)
+        facts = manifest.trace
+        trace = Trace(
+            np.asarray(run.outcome.requests["arrival_s"], np.float64),
+            run.prompt_tokens,
+            run.output_tokens,
+            TraceMeta(facts.name, has_arrivals=facts.has_arrivals, block_tokens=facts.block_tokens),
+        )
+        workload = Workload.of(request)
+        summary = replay_on(prepared.system, trace, prepared.setup, workload, prepared.routed()).summary
+        if summary.throughput_tokens_per_s != manifest.summary.throughput_tokens_per_s:
+            return None
+        return curve_of(request.system, prepared.setup, prepared.routed(), trace, workload, summary)
+    except UserError:
+        return None
 
 
 def _limits(below: int, least: int) -> list[int]:

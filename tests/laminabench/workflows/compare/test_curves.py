@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
 from laminabench.catalog.accuracy import board, error_of
 from laminabench.catalog.cost_file import load_costs
 from laminabench.cli.main import main
-from laminabench.workflows.compare.curves import RANGE
+from laminabench.runs.read import read_run
+from laminabench.workflows.compare.curves import RANGE, curve_of_run
 
 TRACE = ("--trace", "profile:azure-conv", "--num-requests", "400")
 
@@ -83,3 +87,20 @@ def test_an_error_that_nothing_measured_is_not_known() -> None:
     costs = load_costs("vllm-0.24")
     assert error_of(costs, "h2m2", ["h2m2"], "llama3-70b") is None
     assert error_of(load_costs("roofline"), "vllm", ["h100"], "llama3-70b") is None
+
+
+def test_a_run_gives_the_curve_of_its_replay(tmp_path: Path) -> None:
+    folder, flags = tmp_path / "run", ("--system", "vllm", "--mode", "open", "--request-rate", "5")
+    run("replay", *TRACE, *flags, "--out", str(folder))
+    stored = read_run(folder)
+    curve = curve_of_run(stored)
+    assert curve is not None
+    assert (curve.system, curve.deployment) == ("vllm", "4xh100")
+    assert curve.points[-1].tokens_per_s > (stored.manifest.summary.throughput_tokens_per_s or 0)
+    # What the model gives now differs from what the Run says.
+    summary = msgspec.structs.replace(stored.manifest.summary, throughput_tokens_per_s=1.0)
+    other = msgspec.structs.replace(stored.manifest, summary=summary)
+    assert curve_of_run(replace(stored, manifest=other)) is None
+    assert curve_of_run(replace(stored, manifest=msgspec.structs.replace(other, backend="live"))) is None
+    unnamed = msgspec.structs.replace(stored.manifest, request=None)
+    assert curve_of_run(replace(stored, manifest=unnamed)) is None
