@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from laminabench.render.format import number
-from laminabench.render.model import Cell, Sheet
+from laminabench.render.model import Cell, Row, Sheet
 from laminabench.workflows.compare.curves import Curve, CurvePoint
 
 
@@ -20,7 +20,7 @@ def curves_sheet(named: Sequence[tuple[str, Curve]]) -> Sheet:
         ">tokens/s",
         ">$ a million tokens",
     )
-    rows = [[name, *_numbers(each)] for name, curve in named for each in curve.points]
+    rows: list[Row] = [[name, *_numbers(each)] for name, curve in named for each in curve.points]
     return Sheet("Cost and time between tokens by requests at once, modelled, saturated", columns, rows)
 
 
