@@ -132,7 +132,7 @@ def with_split_kernels(setup: Setup) -> Setup:
     for device in dict.fromkeys(
         each.device for each in (setup.deployment.model, setup.deployment.attention) if each
     ):
-        costs = with_split_products(costs, device, setup.kernels(device), kernel, small)
+        costs = with_split_products(costs, device, setup.kernels(device), kernel, small, model.hidden)
     if kernel and kernel in EXPERT_DTYPES:
         if model.experts is None:
             raise UserError(

@@ -40,6 +40,7 @@ KERNELS = ("deepgemm-masked", "deepgemm-masked-fp4", "megamoe-fp8", "megamoe-fp4
 # How the product names what the rows' split systems ran.
 KERNEL_OF: Mapping[str, ExpertKernel] = {
     "deepgemm-masked": "deepgemm-masked",
+    "deepgemm-masked-fp4": "deepgemm-masked-fp4",
     "megamoe-fp8": "megamoe-fp8",
     "megamoe-fp8-m2n": "megamoe-fp8",
     "megamoe-fp4": "megamoe-fp4",
