@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
-from laminabench.catalog.accuracy import error_of
 from laminabench.requests.replay import of_manifest
 from laminabench.runs.read import Run
 from laminabench.runs.summary import Summary
 from laminabench.systems.base import Workload
+from laminabench.systems.modelled.includes import accuracy_of
 from laminabench.systems.modelled.prepared import PreparedModel, Routed, fleet_of, replay_on
 from laminabench.systems.modelled.setup import Setup
 from laminabench.systems.registry import prepare, system
@@ -83,9 +83,7 @@ def curve_of(
         points.append(point)
         if point.dollars_per_million > RANGE * min(one.dollars_per_million for one in points):
             break
-    devices = [part.device.name for part in setup.deployment.parts]
-    error = error_of(setup.costs, name, devices, setup.model.name)
-    return Curve(name, str(hardware), error, tuple(reversed(points)))
+    return Curve(name, str(hardware), accuracy_of(name, setup).error, tuple(reversed(points)))
 
 
 def curve_of_run(run: Run) -> Curve | None:

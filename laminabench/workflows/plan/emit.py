@@ -19,8 +19,8 @@ from laminabench.catalog.layout import NODE_DEVICES, Layout
 from laminabench.catalog.models import ModelShape
 from laminabench.requests.plan import Emitted
 from laminabench.sim.spec import Spec
-from laminabench.systems.modelled.pool import pool_layout
 from laminabench.systems.modelled.setup import Setup
+from laminabench.systems.modelled.system import pool_layout
 from laminabench.systems.registry import system
 from laminabench.util.errors import UserError
 from laminabench.util.yaml import to_yaml

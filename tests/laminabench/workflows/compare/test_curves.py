@@ -8,11 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
 from click.testing import CliRunner
 
-from laminabench.catalog.accuracy import board, error_of
-from laminabench.catalog.cost_file import load_costs
 from laminabench.cli.main import main
 from laminabench.runs.read import read_run
 from laminabench.workflows.compare.curves import RANGE, curve_of_run
@@ -31,6 +28,7 @@ def test_a_point_is_the_replay_with_its_limit() -> None:
     for name, points in cell["curves"].items():
         assert points[-1]["tokens_per_s"] == cell["throughput_tokens_per_s"][name]
         assert points[-1]["batch"] == cell["max_num_seqs"][name]
+        assert cell["errors"][name] in cell["verdict"]["errors"].values()
         flags = ("--system", name, "--deployment", cell["deployment"][name], "--no-out")
         for point in (points[0], points[-2]):
             limit = ("--max-num-seqs", str(point["batch"]))
@@ -57,36 +55,6 @@ def test_useful_points_under_every_load() -> None:
 def test_several_models_have_no_curves() -> None:
     facts = run("compare", *TRACE, "--model", "llama3-70b", "--model", "llama-33b", "--jobs", "1")
     assert not any("curves" in cell for cell in facts["cells"])
-
-
-@pytest.mark.parametrize(
-    ("system", "devices", "model"),
-    [
-        ("vllm", ["h200"], "llama3-70b"),  # its own cell
-        ("lamina", ["h200", "b200"], "llama3-70b"),  # and its own systems'
-    ],
-)
-def test_an_error_is_the_boards(system: str, devices: list[str], model: str) -> None:
-    costs = load_costs("vllm-0.24")
-    kernels = [
-        each.median
-        for each in board().cells
-        if (each.costs, each.system, each.model, each.metric) == (costs.name, "vllm", model, "tpot")
-        and each.device in devices
-    ]
-    own = [
-        each.median
-        for each in board().cells
-        if (each.costs, each.system, each.metric) == (costs.name, system, "step") and system != "vllm"
-    ]
-    assert len(kernels) == len(devices)
-    assert error_of(costs, system, devices, model) == max(*kernels, *own, 0) / 100
-
-
-def test_an_error_that_nothing_measured_is_not_known() -> None:
-    costs = load_costs("vllm-0.24")
-    assert error_of(costs, "h2m2", ["h2m2"], "llama3-70b") is None
-    assert error_of(load_costs("roofline"), "vllm", ["h100"], "llama3-70b") is None
 
 
 def test_a_run_gives_the_curve_of_its_replay(tmp_path: Path) -> None:
