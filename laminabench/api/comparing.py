@@ -157,7 +157,7 @@ def _compare_systems(
         for name, full_trace in given
     ]
     return comparison_of_systems(
-        compare_systems(request, messages, traces=traces, with_runs=True), messages.notes
+        compare_systems(request, messages, traces=traces, with_runs=True, with_curves=True), messages.notes
     )
 
 
@@ -166,9 +166,13 @@ def comparison_of_systems(compared: Compared, notes: Sequence[str] = ()) -> Comp
 
     def figure() -> Figure:
         from laminabench.render.static.compared import picture_of_cells
+        from laminabench.render.static.pictures import cost_picture
 
+        if curves:
+            return cost_picture(curves, compared.cells[0].slo_tbt_ms, compared.title)
         return picture_of_cells(compared.cells)
 
+    curves = compared.curves()
     own = compared.notes()
     where, columns = zip(*compared.side_by_side(), strict=True)
     return Comparison(
@@ -183,5 +187,6 @@ def comparison_of_systems(compared: Compared, notes: Sequence[str] = ()) -> Comp
         _sheets=tuple(sheets_of_systems(compared)),
         _figure=figure,
         _runs=compared.runs,
+        _curves=curves,
         _described={**compared.describe(), "notes": own},
     )

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 )
 @click.option("--strict", is_flag=True, help="Gates judge measured ratios without their intervals.")
 @option("--markdown", FILE, "File for the tables as Markdown.")
-@option("--plot", FILE, "Figure of throughput and TBT: .png, .svg or .pdf.")
+@option("--plot", FILE, "Figure of cost against TBT (bars of Runs and grids): .png, .svg or .pdf.")
 @option("--report", FILE, "One HTML page that needs no network: the answer, then its Runs side by side.")
 @reporting
 def compare(
@@ -81,7 +81,8 @@ def compare(
     if directory:
         require_new(directory)
     wants_runs = "--out keeps" if directory else "--report shows" if report else ""
-    comparison = _comparison(request, wants_runs, out)
+    with_curves = bool(plot or report or out.as_json or out.as_csv)
+    comparison = _comparison(request, wants_runs, with_curves, out)
     failed = comparison.failures(gates, strict=strict)
     for note in comparison.notes:
         out.note(note)
@@ -103,14 +104,14 @@ def compare(
         "gates": list(map(str, gates)),
         "failed": failed,
     }
-    sheets = list(comparison.sheets())
+    sheets = [*comparison.sheets(), *(comparison.curves() if out.as_csv else ())]
     out.result(result, lambda console: print_sheets(console, sheets, comparison.answer, failed))
     if failed:
         more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
         raise CheckFailedError("gate-failed", f"a gate failed: {failed[0]}{more}")
 
 
-def _comparison(request: CompareRequest, wants_runs: str, out: Output) -> Comparison:
+def _comparison(request: CompareRequest, wants_runs: str, with_curves: bool, out: Output) -> Comparison:
     from laminabench.api.comparing import comparison_of_runs, comparison_of_systems
     from laminabench.runs.read import read_run
     from laminabench.workflows.compare.live import compare_live
@@ -118,7 +119,9 @@ def _comparison(request: CompareRequest, wants_runs: str, out: Output) -> Compar
     from laminabench.workflows.compare.systems import compare_systems
 
     if request.kind == SYSTEMS:
-        return comparison_of_systems(compare_systems(request, out, wants_runs=wants_runs))
+        return comparison_of_systems(
+            compare_systems(request, out, wants_runs=wants_runs, with_curves=with_curves)
+        )
     if request.kind == REPLAYS:
         compared, notes, paths = compare_live(request, _entries(request.live), out)
     else:
