@@ -21,6 +21,11 @@ def kernel_flips(grid: Grid, cells: Sequence[Cell], base: str, jobs: int | None)
         for view, kernels in zip(grid.views, chosen, strict=True)
     ]
     others = grid_cells(replace(grid, views=views, common=None), jobs=jobs)
+    yield from flips(cells, others, base, sorted({each for some in chosen for each in some}))
+
+
+def flips(cells: Sequence[Cell], others: Sequence[Cell], base: str, kernels: Sequence[str]) -> Iterator[str]:
+    """Yield a sentence where the better system of a cell is another with these kernels."""
     flipped = [
         f"{cell.model} on {cell.trace}, {cell.label}: {name} {here:+.1%}, then {there:+.1%}"
         for cell, other in zip(cells, others, strict=True)
@@ -30,8 +35,7 @@ def kernel_flips(grid: Grid, cells: Sequence[Cell], base: str, jobs: int | None)
         if (here > 0) != (there > 0)
     ]
     if flipped:
-        kernels = " and ".join(sorted({each for some in chosen for each in some}))
         yield (
-            f"with {kernels}, as vLLM takes without a flag, the better of {base} and another system changes "
-            f"in {len(flipped)} of {len(cells)} cells (tokens a dollar): {'; '.join(flipped)}"
+            f"with {' and '.join(kernels)}, as vLLM takes without a flag, the better of {base} and another "
+            f"system changes in {len(flipped)} of {len(cells)} cells (tokens a dollar): {'; '.join(flipped)}"
         )
