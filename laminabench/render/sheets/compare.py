@@ -44,18 +44,24 @@ def sheet_of_runs(compared: SideBySide) -> Sheet:
 
 
 def sheets_of_systems(compared: Compared) -> list[Sheet]:
-    """Return one cell by its metrics, several as a grid, or what each system needs where a plan chose."""
+    """Return one cell by its metrics, several as a grid, or what each system needs under each load."""
     if compared.loads:
-        cells = {(cell.costs, cell.load): cell for cell in compared.cells}
-        pairs = ((load, cells.get((load.question.costs.name, load.name))) for load in compared.loads)
-        return [
-            sheet_of_load(load, cell, compared.base, _under([cell], compared.base))
-            for load, cell in pairs
-            if cell
-        ]
+        return list(_sheets_of_loads(compared))
     if len(compared.cells) == 1:
         return [sheet_of_cell(compared.cells[0], compared.base)]
     return sheets_of_grid(compared.cells, compared.base, as_published=not compared.request.deployments)
+
+
+def _sheets_of_loads(compared: Compared) -> Iterator[Sheet]:
+    """Yield a table for each load; notes that several have are under the first."""
+    cells = {(cell.costs, cell.load): cell for cell in compared.cells}
+    noted: set[str] = set()
+    for load in compared.loads:
+        cell = cells.get((load.question.costs.name, load.name))
+        if cell:
+            notes = [note for note in _under([cell], compared.base) if note not in noted]
+            noted.update(notes)
+            yield sheet_of_load(load, cell, compared.base, notes)
 
 
 def sheet_of_cell(cell: Cell, base: str) -> Sheet:

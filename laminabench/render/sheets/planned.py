@@ -19,7 +19,7 @@ def sheet_of_load(load: Load, cell: Cell, base: str, notes: Iterable[str]) -> Sh
     columns = [
         *("system", "needs", ">$/h", ">tokens/s", ">TBT p50 ms", ">p99 ms", ">in limit"),
         *((">TTFT p99 ms",) if prompts else ()),
-        *(">$/M tokens", f">over {base}"),
+        *(">$/M tokens", f">tokens/$ over {base}"),
     ]
     names = sorted(cell.summaries, key=lambda name: number_at(cell.summaries[name], _COST) or 0.0)
     rows = [_row(load, cell, name, base, prompts=prompts) for name in names]

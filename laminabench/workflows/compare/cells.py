@@ -65,7 +65,7 @@ class Cell:
     slo_ttft_ms: float | None
     kinds_of_prices: str  # where they cannot be compared: which device has which
     assumed: tuple[str, ...]  # prices and watts that nobody published, a sentence each
-    load: str = ""  # how requests came, where a comparison has two ways
+    load: str = ""  # as the spec's
     runs: tuple[CellRun, ...] = field(default=(), repr=False, compare=False)
 
     @property
@@ -237,7 +237,6 @@ def cell_of(
     costs: CostSet,
     done: Done | None = None,
     common: ReplayRequest | None = None,
-    load: str = "",
 ) -> Cell:
     """Replay every system on its devices, except for what is `done`."""
     requested, chosen, fitting = placement.requested, placement.chosen, placement.fitting
@@ -272,7 +271,7 @@ def cell_of(
         slo_ttft_ms=spec.workload.slo_ttft_ms,
         kinds_of_prices=kinds_of_prices(devices),
         assumed=assumed_amounts(devices),
-        load=load,
+        load=spec.load,
         runs=tuple(run for _, run in results.values() if run and stored),
     )
 

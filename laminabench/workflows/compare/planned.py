@@ -74,7 +74,12 @@ class Load:
         )
         ahead = tuple(given) if question.host_async else ()
         return ComparisonSpec(
-            tuple(given), given=given, network=question.network, host_async=ahead, workload=workload
+            tuple(given),
+            given=given,
+            network=question.network,
+            host_async=ahead,
+            workload=workload,
+            load=self.name,
         )
 
     def deployed(self) -> dict[str, Deployed]:
@@ -104,9 +109,7 @@ class Load:
         fitting = trace if trace is question.trace else fitting_everywhere(trace, chosen)
         placement = Placed(chosen, chosen, fitting, len(trace) - len(fitting))
         common = common and self.common(common)
-        return cell_of(
-            placement, self.spec(), question.model, trace, question.costs, common=common, load=self.name
-        )
+        return cell_of(placement, self.spec(), question.model, trace, question.costs, common=common)
 
     def describe(self, common: ReplayRequest) -> dict[str, Json]:
         """Return the choice for --json."""

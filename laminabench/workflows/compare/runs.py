@@ -80,10 +80,10 @@ def _name_of(system: str, spec: ComparisonSpec, costs: CostSet) -> str:
     """Return a folder's name. The range of an era's host is that of the era's own system."""
     reading = spec.reading
     if reading is None:
-        label = costs.name
+        label = f"{spec.load} {costs.name}"
     else:
         label = str(reading) if reading.era.system == system else reading.era.name
-    return re.sub(r"[^a-z0-9.]+", "-", f"{system} {label}".lower())
+    return re.sub(r"[^a-z0-9.]+", "-", f"{system} {label.strip()}".lower())
 
 
 def _host_text(host: HostCost) -> str:
