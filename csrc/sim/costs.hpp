@@ -63,7 +63,8 @@ struct Costs {
   Ticks chunk_overhead = 0;
   Ticks transfer_latency = 0;
   // KV beyond this many tokens of a pool is in host memory, and each such token costs this much per layer.
-  std::int64_t device_tokens = std::int64_t{1} << 62;
+  static constexpr std::int64_t kUnlimited = std::int64_t{1} << 62;
+  std::int64_t device_tokens = kUnlimited;
   double paged_per_token = 0;
 };
 

@@ -28,7 +28,7 @@ class ReplayKeywords(TypedDict, total=False):
     stream_along: Literal["heads", "requests"]
     absorb: Literal["attention", "model"]
     routing: str
-    expert_kernel: Literal["deepgemm-masked", "megamoe-fp4", "megamoe-fp8"]
+    expert_kernel: Literal["deepgemm-masked", "deepgemm-masked-fp4", "megamoe-fp4", "megamoe-fp8"]
     wire: Literal["bf16", "fp8"]
     kv_overcommit: float
     host: str

@@ -16,7 +16,7 @@ from laminabench.catalog.hardware import Device
 from laminabench.catalog.layout import Layout, Split, layout_of
 from laminabench.catalog.models import ModelShape, Place, Product
 from laminabench.catalog.routers import router_seconds
-from laminabench.catalog.routing import ExpertLoad, RoutingCurve, skewed, uniform
+from laminabench.catalog.routing import ExpertLoad, RoutingCurve, sampled, skewed, uniform
 from laminabench.util.errors import UserError
 
 # How tokens choose experts: each as often as any other, some far more often than others, or as measured.
@@ -166,7 +166,7 @@ def experts_seconds(
     if masked:
         points = _points(rows)
         local, inter = experts.count / layout.ep, experts.intermediate // layout.expert_tp
-        load = _load(model, layout, points, routing)
+        load = _load_by_token(model, layout, points, routing)
         each = masked.seconds(device, model.hidden, inter, model.expert_dtype, local, *load)
         return model.expert_layers * np.interp(rows, points, each)
     cost = costs.expert_cost(device, model.expert_dtype)
@@ -208,6 +208,15 @@ def _load(model: ModelShape, layout: Layout, tokens: Float64, routing: Routing) 
         return uniform(experts.count, experts.top_k, layout.ep, tokens)
     skew = SKEW if experts.groups == 1 else SKEW_OF_GROUPS
     return skewed(experts.count, experts.top_k, layout.ep, tokens, skew)
+
+
+def _load_by_token(model: ModelShape, layout: Layout, tokens: Float64, routing: Routing) -> ExpertLoad:
+    """Return the load of kernels that were not measured with the loads of a power law themselves."""
+    experts = model.experts
+    assert experts
+    if routing == "skewed" and experts.groups == 1:
+        return sampled(experts.count, experts.top_k, layout.ep, tokens)
+    return _load(model, layout, tokens, routing)
 
 
 def collective_seconds(
@@ -261,7 +270,7 @@ def dispatch_seconds(
     size = np.ceil(rows / layout.tp) * model.experts.top_k * DISPATCH_BYTES[op](model.hidden)
     if cost.ranks:
         points = _points(rows * layout.dp)
-        load = _load(model, layout, points, routing)
+        load = _load_by_token(model, layout, points, routing)
         busiest = load.pairs / (points * model.experts.top_k / layout.ep)
         size = size * np.interp(rows * layout.dp, points, busiest) * cost.share(layout.stage)
     return cost.seconds(size, model.experts.count)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 
 import numpy as np
 from msgspec import structs
 
-from laminabench.catalog.deployment import devices_named
-from laminabench.catalog.kernels import out_of_the_box, with_kernels
 from laminabench.requests.compare import CompareRequest
 from laminabench.requests.plan import PlanMode, PlanRequest
 from laminabench.requests.replay import ReplayRequest
@@ -23,7 +21,6 @@ from laminabench.util.errors import CheckFailedError, UserError
 from laminabench.util.json import Json
 from laminabench.util.progress import SILENT, Listener
 from laminabench.workflows.compare.cells import Cell, Placed, cell_of
-from laminabench.workflows.compare.kernels import flips
 from laminabench.workflows.compare.plan import Plan
 from laminabench.workflows.compare.runs import request_of
 from laminabench.workflows.compare.spec import ComparisonSpec, Deployed, fitting_everywhere
@@ -137,7 +134,6 @@ class Planned:
     plan: Plan
     loads: list[Load]
     cells: list[Cell]
-    flips: tuple[str, ...]
 
 
 def planned(
@@ -153,19 +149,7 @@ def planned(
     plan = Plan(request, base, serving[0].spec(), [], [], {}, [loads[0].plan.model], [trace])
     common = plan.replay if stored else None
     cells = [each.cell(trace, common) for each in serving]
-    flipped = (
-        flip for load, cell in zip(serving, cells, strict=True) for flip in _flips(load, cell, trace, base)
-    )
-    return Planned(plan, loads, cells, tuple(flipped))
-
-
-def _flips(load: Load, cell: Cell, trace: Trace, base: str) -> Iterator[str]:
-    """Yield a sentence where vLLM's own kernels change the better system, of the same deployments."""
-    kernels = out_of_the_box(load.question.costs, devices_named(",".join(cell.deployments.values())))
-    if kernels:
-        costs = with_kernels(load.question.costs, kernels)
-        other = replace(load, question=replace(load.question, costs=costs))
-        yield from flips([cell], [other.cell(trace, None)], base, kernels)
+    return Planned(plan, loads, cells)
 
 
 def choose(request: CompareRequest, trace: Trace, listener: Listener) -> list[Load]:

@@ -9,7 +9,7 @@ from laminabench.catalog.cost_file import load_costs
 from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import device
 from laminabench.catalog.layout import Layout
-from laminabench.catalog.routing import RoutingCurve, read_routing, skewed, uniform
+from laminabench.catalog.routing import RoutingCurve, read_routing, sampled, skewed, uniform
 from laminabench.catalog.step import model_step
 from laminabench.util.errors import UserError
 
@@ -29,6 +29,22 @@ def test_skewed_loads_add_up_on_one_rank(exponent):
     assert (found.active[2:4] < even.active[2:4]).all()
     again = skewed(128, 8, 1, tokens, exponent)
     assert again.active.tolist() == found.active.tolist()
+
+
+def test_sampled_loads_by_hand():
+    """One token reaches top_k experts, of which the busiest of 4 ranks has at least a fourth."""
+    assert 2 <= float(sampled(128, 8, 4, 1).active) <= 8
+    assert sampled(128, 8, 1, 12).pairs == 12 * 8
+    assert sampled(8, 8, 1, [1, 3]).active.tolist() == [8, 8]
+    assert sampled(128, 8, 4, 5120).pairs == pytest.approx(10 * sampled(128, 8, 4, 512).pairs)
+
+
+def test_sampled_loads_activate_fewer_experts_on_a_busier_rank():
+    rows = np.array([12, 84])
+    few, all_alike = sampled(128, 8, 4, rows), uniform(128, 8, 4, rows)
+    assert (few.active < all_alike.active).all()
+    assert (few.pairs > 1.2 * all_alike.pairs).all()
+    assert (np.diff(few.active) > 0).all()
 
 
 def test_of_several_ranks_the_busiest_counts():

@@ -96,7 +96,7 @@ def test_if_no_system_meets_the_limit_that_is_the_error() -> None:
     with pytest.raises(CheckFailedError) as error:
         compare_systems(CompareRequest(**SMALL, slo_tbt_ms=12), SILENT, traces=[sparse()])
     assert error.value.code == "plan-limit-missed"
-    assert "nearest is vllm 4xh20 with 14.2 ms" in str(error.value)
+    assert "nearest is vllm 4xh20" in str(error.value)
 
 
 def test_a_base_has_to_be_within_the_limits() -> None:
