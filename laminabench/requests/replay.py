@@ -201,6 +201,14 @@ class ReplayRequest(Request, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             unit="x",
         ),
     ] = None
+    kv_copy: Annotated[
+        Literal["none", "host", "worker", "disk"] | None,
+        hardware_option(
+            "Second copy of KV, for when an attention worker is lost: in host memory, on the next attention "
+            "worker, or, live, on disk; none by default.",
+            ("lamina", LIVE_LAMINA),
+        ),
+    ] = None
     host: Annotated[
         str | None,
         hardware_option(

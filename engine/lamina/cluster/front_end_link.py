@@ -30,7 +30,8 @@ class FrontEndLink:
         self._control = control
         self._recorder = recorder
         self._plans: dict[tuple[int, int], messages.Plan] = {}
-        self._peers: dict[str, str] | None = None
+        self._peers: messages.Peers | None = None
+        self.kv_copy = ""  # memory that an attention worker offers: see messages.Listening
         self.call = call  # the meeting that is on, or was last
         # What an attention worker answers, and what a prefill worker does with its jobs.
         self.check: Callable[[], messages.ArenaState] = lambda: messages.ArenaState(0)
@@ -48,7 +49,7 @@ class FrontEndLink:
             self.look(timeout_s)
         return (batch, cycle) in self._plans
 
-    def peers(self) -> dict[str, str]:
+    def peers(self) -> messages.Peers:
         """Wait for all workers' addresses."""
         while self._peers is None:
             self.receive()
@@ -86,8 +87,8 @@ class FrontEndLink:
                 self._plans[batch, cycle] = message
             case messages.Compute() | messages.Forget():
                 self.take(message)
-            case messages.Peers(addresses):
-                self._peers = addresses
+            case messages.Peers():
+                self._peers = message
             case messages.Regroup():
                 self._peers = None
                 self.call = message

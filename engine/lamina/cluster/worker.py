@@ -173,10 +173,10 @@ def _role(context: Context, attended: Attended, conversion: Conversion | None, w
 def _meet(config: WorkerConfig, front: FrontEndLink, role: Role) -> None:
     with Listener(config.name, config.secret, host=config.host) as listener:
         epoch = front.call.epoch
-        front.send(Listening(listener.address, epoch))
+        front.send(Listening(listener.address, epoch, front.kv_copy))
         with contextlib.closing(Meeting(config, front, listener, front.peers())) as meeting:
             role.meet(meeting)
-    front.send(Ready(epoch, meeting.networks))
+    front.send(Ready(epoch, meeting.networks, *meeting.kv_copied))
 
 
 def _sentence(error: BaseException) -> str:

@@ -157,14 +157,21 @@ class WorkerPool:
 
     def _meet(self, deadline: Deadline) -> None:
         numbers = range(len(self.names))
-        addresses = {}
+        peers = messages.Peers({})
         for number in numbers:
-            addresses[self.names[number]] = self._receive_now(number, messages.Listening, deadline).address
+            there, name = self._receive_now(number, messages.Listening, deadline), self.names[number]
+            peers.addresses[name] = there.address
+            if there.kv_copy:
+                peers.kv_copies[name] = there.kv_copy
             self._received[number].clear()  # of earlier meetings
         for number in numbers:
-            self.send(number, messages.Peers(addresses), deadline)
+            self.send(number, peers, deadline)
         ready = [self._receive_now(number, messages.Ready, deadline) for number in numbers]
         self.networks = {name: why for one in ready for name, why in one.networks.items()}
+        # By worker: tokens of each sequence that its copy of KV has.
+        self.kv_copied = [
+            dict(zip(one.kv_names.tolist(), one.kv_tokens.tolist(), strict=False)) for one in ready
+        ]
 
     def _receive_now(self, number: int, kind: type[E], deadline: Deadline) -> E:
         """A message of this meeting; those of an earlier one, which failed, are left out."""

@@ -356,7 +356,7 @@ class BatchLoop:
         """End the fault, if everything that was under way is under way again."""
         if any(self.decoder.flying(batch) for batch in self._broken_off):
             return
-        requests, tokens = self.decoder.stored_in(fault.pools)
+        requests, tokens = self.decoder.stored_in(fault.pools, self.core.read_back())
         workers, now = tuple(sorted(fault.workers)), time.monotonic()
         self.faults.append(Fault(workers, fault.why, fault.noticed_s, now, requests, tokens))
         self._fault = None

@@ -202,12 +202,15 @@ class Decoder:
         self._joining[batch] = Joined()
         return builder.build(self._table)
 
-    def stored_in(self, pools: Collection[int]) -> tuple[int, int]:
-        """Requests whose KV is in these memories, and how many tokens of it have been computed."""
+    def stored_in(self, pools: Collection[int], without: Collection[int]) -> tuple[int, int]:
+        """Requests whose KV is in these memories, and how many tokens of it have been computed; `without`
+        some sequences.
+        """
         if self._decode_only or not pools:
             return 0, 0
         table = self._table
         rows = np.concatenate(table.batches)
+        rows = rows[~np.isin(table.name[rows], list(without))]
         here = {
             number
             for number, row in zip(table.request[rows].tolist(), rows.tolist(), strict=True)

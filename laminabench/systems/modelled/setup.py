@@ -82,6 +82,7 @@ class Setup:
     partition: Literal["heads", "requests"] | None = None
     stream_chunks: int | None = None
     overcommit: float = 1.0
+    kv_copy: Literal["none", "host", "worker", "disk"] = "none"
     pipeline_parallel: int = 1
     stream_along: Literal["requests", "heads"] | None = None
     host_async: bool = False

@@ -304,6 +304,7 @@ def facts_of(setup: LiveSetup, serving: Engines) -> JsonObject:
         "max_num_seqs": setup.max_sequences,
         "dtype": setup.model.dtype,
         **({} if setup.kv_dtype == "auto" else {"kv_dtype": setup.kv_dtype}),
+        **({} if setup.kv_copy == "none" else {"kv_copy": setup.kv_copy}),
         **({"absorb": setup.absorb} if setup.model.latent else {}),
         **({} if setup.prefill == "off" else {"max_batched_tokens": setup.max_batched_tokens}),
         **{name: getattr(setup, name) for name in same},

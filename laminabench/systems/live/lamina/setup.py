@@ -46,6 +46,7 @@ class LiveSetup(LocalSetup):
     kv_tokens: int | None = None  # on the devices
     overcommit: float = 1.0  # KV tokens over those that fit, as in the modelled systems
     kv_dtype: Literal["auto", "fp8", "int8"] = "auto"  # of KV alone; else the model's
+    kv_copy: Literal["none", "host", "worker", "disk"] = "none"
     oversubscribe: bool = False
     # What computes prompts: nothing (their KV is made up), the model workers, or separate workers.
     prefill: Literal["off", "model"] | int = "off"
@@ -150,6 +151,7 @@ class LiveSetup(LocalSetup):
             "model_workers": self.workers[0],
             "attention_workers": self.workers[1],
             "prefill_workers": self.prefill_workers,
+            "kv_copies": self.kv_copy,
             **{f"{kind}_on": on for kind, on in self.devices().items()},
             "together": self.on_gpus and not gpus.shared_by_processes(),
             **{name: getattr(self, name) for name in same},
