@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,28 @@ def test_a_cell_of_compare_is_the_replay() -> None:
         alone = replay(name, deployment)
         assert cells[0]["throughput_tokens_per_s"][name] == alone["throughput_tokens_per_s"]
         assert cells[0]["tbt_ms"][name] == alone["tbt_ms"]["p50"]
+
+
+QUESTION = ("--devices", "h100,h20", "--most-devices", "8", "--systems", "vllm,lamina")
+
+
+@pytest.mark.parametrize("more", [(), ("--slo-ttft-ms", "4000")], ids=["decoding", "prompts"])
+def test_what_compare_chooses_is_the_winner_of_plan_and_the_replay(more: tuple[str, ...]) -> None:
+    limit = ("--slo-tbt-ms", "120", *more)
+    compared = run("compare", *TRACE, "--model", "llama3-70b", *QUESTION, *limit, "--jobs", "1")
+    loads = compared["chosen"]["loads"]
+    assert [load["mode"] for load in loads] == (["open"] if more else ["open", "saturate"])
+    for load, cell in zip(loads, compared["cells"], strict=True):
+        mode = ("--slo-tbt-p99-ms", "120", "--mode", load["mode"], *more, "--no-out")
+        winner = run("plan", *TRACE, "--model", "llama3-70b", *QUESTION, *mode)["answers"][0]["winner"]
+        assert load["winner"] == winner["system"]
+        for name, chosen in load["systems"].items():
+            assert name != winner["system"] or chosen["candidate"] == winner["candidate"]
+            alone = run(*shlex.split(chosen["replay"])[1:], "--no-out")
+            assert cell["deployment"][name] == alone["deployment"]
+            assert cell["throughput_tokens_per_s"][name] == alone["throughput_tokens_per_s"]
+            assert cell["tbt_ms"][name] == alone["tbt_ms"]["p50"]
+            assert chosen["tbt_p99_ms"] == alone["tbt_ms"]["p99"]
 
 
 @pytest.mark.parametrize("system", ["vllm", "lamina"])
