@@ -13,7 +13,7 @@ from laminabench.api.keywords import request_of
 from laminabench.api.messages import MessageLog
 from laminabench.api.replay import named
 from laminabench.api.run import Run, read
-from laminabench.render.sheets.compare import sheet_of_runs, sheets_of_systems, verdicts
+from laminabench.render.sheets.compare import sheet_of_runs, sheets_of_systems
 from laminabench.requests.compare import TRACES, CompareRequest
 from laminabench.runs.read import Run as Table
 from laminabench.traces.resolve import cut, transforms_of
@@ -122,7 +122,9 @@ def comparison_of_runs(
     names = [side.label for side in compared.sides]
     return Comparison(
         title=f"{', '.join(names)}: ratios are to {names[compared.base]}",
+        verdict=None,
         verdicts=(),
+        includes="",
         notes=tuple(notes),
         sides=(compared,),
         _cells=(cell,),
@@ -167,12 +169,13 @@ def comparison_of_systems(compared: Compared, notes: Sequence[str] = ()) -> Comp
 
         return picture_of_cells(compared.cells)
 
-    lines = tuple(verdicts(compared.cells, compared.base)) if compared.plan.is_single else ()
     own = compared.notes()
     where, columns = zip(*compared.side_by_side(), strict=True)
     return Comparison(
         title=compared.title,
-        verdicts=lines,
+        verdict=compared.verdict,
+        verdicts=compared.sentences,
+        includes=str(compared.includes),
         notes=(*notes, *own),
         sides=columns,
         _cells=tuple((cell.model, cell.trace, cell.label) for cell in compared.cells),
@@ -180,5 +183,5 @@ def comparison_of_systems(compared: Compared, notes: Sequence[str] = ()) -> Comp
         _sheets=tuple(sheets_of_systems(compared)),
         _figure=figure,
         _runs=compared.runs,
-        _described={**compared.describe(), "verdicts": list(lines), "notes": own},
+        _described={**compared.describe(), "notes": own},
     )

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from laminabench.analysis.estimate import Estimate
 from laminabench.analysis.metrics_table import COMPARED, Metric
+from laminabench.analysis.verdict import Verdict
 from laminabench.api import html
 from laminabench.api.frames import pandas
-from laminabench.api.picture import Picture
+from laminabench.api.html import Picture
 from laminabench.render.html import sentences
 from laminabench.render.model import Sheet
 from laminabench.runs.manifest import NUMBERS
@@ -38,8 +39,12 @@ class Comparison:
     """A comparison with ratios to a base: with intervals where measured, exact where modelled."""
 
     title: str
+    verdict: Verdict | None
+    """Of systems on one trace, the cheapest within the limits and how sure that is; else None."""
     verdicts: tuple[str, ...]
-    """Of systems on one trace, what it all comes to, a sentence each."""
+    """Of systems, the answer in a few sentences."""
+    includes: str
+    """Of systems, what the numbers include, in one line."""
     notes: tuple[str, ...]
     """What a reader of the numbers has to know."""
     sides: tuple[SideBySide, ...] = field(repr=False)
@@ -104,6 +109,11 @@ class Comparison:
             raise UserError("compare-side-unknown", f"no side '{side}'; {nearest(side, labels)}")
         return compared.ratio(metric, labels.index(side))
 
+    @property
+    def answer(self) -> tuple[str, ...]:
+        """The verdict's sentences, and what the numbers include."""
+        return tuple(filter(None, (*self.verdicts, self.includes)))
+
     def plot(self) -> Picture:
         """Throughput and time between tokens as bars, as `laminabench compare --plot`."""
         return Picture(self._figure)
@@ -126,7 +136,7 @@ class Comparison:
         from laminabench.render.report import Lead, report, write_page
         from laminabench.render.shown import shown
 
-        lead = Lead(self.verdicts, self._sheets, self.notes)
+        lead = Lead(self.answer, self._sheets, self.notes)
         write_page(report(shown(self._runs(), slo_tbt_ms), title, None, lead), target)
 
     def runs(self) -> list[Table]:
@@ -150,7 +160,8 @@ class Comparison:
         ]
 
     def __repr__(self) -> str:
-        return "\n".join((self.title, *(self.verdicts or self._in_short())))
+        short = () if self.verdict else self._in_short()
+        return "\n".join((self.title, *self.verdicts, *short))
 
     def _in_short(self) -> Iterator[str]:
         """Yield a line for each side that is not the base."""
@@ -166,7 +177,7 @@ class Comparison:
         backends = dict.fromkeys(side.backend for compared in self.sides for side in compared.sides)
         badges = (NUMBERS[each] for each in backends)
         sheets = (html.sheet(each, most=_MOST_ROWS) for each in self._sheets)
-        verdicts = sentences(self.verdicts, "verdicts")
+        verdicts = sentences(self.answer, "verdicts")
         return html.block(self.title, verdicts, *sheets, sentences(self.notes), badges=badges)
 
 

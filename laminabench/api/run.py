@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec import UNSET
 
 from laminabench.api import frames, html
-from laminabench.api.picture import Picture
+from laminabench.api.html import Picture
 from laminabench.render.format import number4, share
 from laminabench.render.html import sentences
 from laminabench.render.sheets.replay import SOURCES, lines, on_boards

@@ -86,7 +86,7 @@ def compare(
     for note in comparison.notes:
         out.note(note)
     if markdown:
-        write_markdown(markdown, list(comparison.sheets()), list(comparison.notes), failed)
+        write_markdown(markdown, list(comparison.sheets()), [*comparison.answer, *comparison.notes], failed)
     if plot:
         comparison.plot().save(plot)
     if directory:
@@ -104,7 +104,7 @@ def compare(
         "failed": failed,
     }
     sheets = list(comparison.sheets())
-    out.result(result, lambda console: print_sheets(console, sheets, comparison.verdicts, failed))
+    out.result(result, lambda console: print_sheets(console, sheets, comparison.answer, failed))
     if failed:
         more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
         raise CheckFailedError("gate-failed", f"a gate failed: {failed[0]}{more}")

@@ -46,6 +46,7 @@ def plan(
     from laminabench.workflows.plan.answer import require_possible, require_winner
     from laminabench.workflows.plan.request import resolve
     from laminabench.workflows.plan.stored import default_directory, plan_of, require_free, write_plan
+    from laminabench.workflows.plan.verdict import described as rows_of
 
     if directory and no_out:
         raise click.UsageError("--out and --no-out contradict each other")
@@ -68,7 +69,7 @@ def plan(
     ]
     for answer in answers:
         require_possible(answer)
-    result = {**described, "answers": [answer.row() for answer in answers]}
+    result = {**described, **rows_of(answers)}
     if plot:
         from laminabench.render.static.pictures import plan_picture
 

@@ -171,13 +171,13 @@ def flag_key(name: str) -> str:
     return "out" if name == "directory" else name.replace("_", "-")
 
 
-def require_known(names: Iterable[str], known: Iterable[str], where: str, what: str = "has") -> None:
+def require_known(names: Iterable[str], known: Iterable[str], where: str) -> None:
     """Raise a UserError for a name that no field has."""
     known = list(known)
     for name in names:
         if name not in known:
             raise UserError(
-                "replay-key-unknown", f"{where} {what} '{name}', which is not known; {nearest(name, known)}"
+                "replay-key-unknown", f"{where} has '{name}', which is not known; {nearest(name, known)}"
             )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,7 +57,7 @@ class Outcome:
     # What iterations come to where their rows are not kept, over the whole run: gap_s and gap_tokens, how
     # many tokens came so long after the one before, to a thousandth; and iterations, tokens, prompt_tokens,
     # duration_s, model_s, attention_s, network_s, host_s, waiting_s and overlapped_s, each once a token.
-    tally: dict[str, Any] | None = None
+    tally: Mapping[str, Any] | None = None
     # prompt_tokens: what an iteration computed of prompts, one row each; None where they were there already.
     prompts: Columns | None = None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,8 +16,6 @@ from laminabench.bench.frame import Report
 from laminabench.catalog.cost_file import load_costs
 from laminabench.cli.main import run
 from laminabench.util.errors import UserError
-
-Shell = Callable[..., tuple[int, str, str]]
 
 JUNIT = """<testsuites><testsuite tests="3" failures="1" errors="0" skipped="1">
 <testcase classname="tests.a" name="right"/><testcase classname="tests.a" name="left"><skipped/></testcase>

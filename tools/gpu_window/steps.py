@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 from gpu_window import KERNELS
 from laminabench.bench.frame import QUIET, Report, Table, Watcher
@@ -158,7 +159,7 @@ def _kernels(options: Options) -> Report:
             write_costs(calibrated.costs, target, "Measured by `make gpu`.")
             yield f"wrote {target}"
 
-    terms = calibrated.facts["terms"]
+    terms = cast("list[Mapping[str, Any]]", calibrated.facts["terms"])
     cells = [(row["term"], str(row["points"]), f"{row['spread_percent']:.1f}") for row in terms]
     facts = {"benchmark": "gpu-kernels", **calibrated.facts, "rows": terms}
     return Report(facts, [Table(("<term", "points", "spread %"), cells)], write)

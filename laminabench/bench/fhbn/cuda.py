@@ -80,7 +80,9 @@ def run(
     )
 
 
-def row(engine: str, size: int, one_way: Mapping[str, Spread], trips: Mapping[str, Spread]) -> dict[str, Any]:
+def row(
+    engine: str, size: int, one_way: Mapping[str, Spread], trips: Mapping[str, Spread]
+) -> Mapping[str, object]:
     """Return one engine and size: the seconds of each way to send a message."""
     caveat = CAVEATS.get(engine)
     return {"engine": engine, "bytes": size, "caveat": caveat, "one_way_s": one_way, "round_trip_s": trips}

@@ -14,7 +14,7 @@ from laminabench.catalog.models import DTYPE_BYTES
 from laminabench.render.format import gigabytes, number, share
 from laminabench.render.model import Cell as Written
 from laminabench.render.model import Sheet
-from laminabench.render.terminal import literal, print_sheet
+from laminabench.render.terminal import literal, print_answer, print_sheet
 from laminabench.runs.summary import number_at
 from laminabench.systems.registry import system
 from laminabench.util import markdown
@@ -89,7 +89,6 @@ def behind(cells: Sequence[Cell], base: str) -> Iterator[str]:
                 yield f"{where}{even}: as many tokens a dollar"
     narrow = dict.fromkeys(_narrow(cell) for cell in cells)
     yield from (each for each in narrow if each)
-    yield from dict.fromkeys(cell.costs_held for cell in cells)
     yield from dict.fromkeys(itertools.chain.from_iterable(cell.assumed for cell in cells))
 
 
@@ -186,33 +185,6 @@ def _assumed(cells: Sequence[Cell], names: Sequence[str]) -> Iterator[str]:
         yield "where an era's numbers are from: laminabench costs eras"
 
 
-def verdicts(cells: Sequence[Cell], base: str) -> list[str]:
-    """Return the answer for one model on one trace, a sentence for each system but the base."""
-    sourced = [cell for cell in cells if not cell.same_host]
-    bands: dict[str, list[Cell]] = {}
-    for cell in sourced:
-        bands.setdefault(cell.band, []).append(cell)
-    limit = f"{cells[0].slo_tbt_ms:g} ms"
-    sentences = []
-    for name in (each for each in cells[0].summaries if each != base):
-        gains = [
-            f"{_span([cell.gain_per_dollar_of(name, base) for cell in own])} ({band})"
-            for band, own in bands.items()
-        ]
-        within = [_within(sourced, each) for each in (name, base)]
-        sentences.append(
-            f"{name} in place of {base}, tokens for the same money: {', '.join(gains)}; {within[0]} of its "
-            f"tokens come within {limit}, and {within[1]} of {base}'s"
-        )
-    return sentences
-
-
-def _within(cells: Sequence[Cell], name: str) -> str:
-    shares = [number_at(cell.summaries[name], "slo.token_attainment") for cell in cells]
-    known = [each for each in shares if each is not None]
-    return " to ".join(dict.fromkeys(share(end) for end in (min(known), max(known)))) if known else "none"
-
-
 def _by_metric(compared: SideBySide, title: str, notes: Sequence[str]) -> Sheet:
     if compared.slo_tbt_ms is not None:
         first = "" if compared.slo_ttft_ms is None else f", first tokens within {compared.slo_ttft_ms:g} ms"
@@ -268,15 +240,14 @@ def _with_interval(
 
 
 def print_sheets(
-    console: Console, sheets: Sequence[Sheet], verdicts: Sequence[str], failed: Sequence[str]
+    console: Console, sheets: Sequence[Sheet], answer: Sequence[str], failed: Sequence[str]
 ) -> None:
-    """Print the tables, then the answer, then a line for every gate that failed."""
+    """Print the answer, then the tables, then a line for every gate that failed."""
+    print_answer(console, answer)
     for place, sheet in enumerate(sheets):
         if place:
             console.print()
         print_sheet(console, sheet)
-    for line in verdicts:
-        console.print(f"[bold]{literal(line)}[/bold]", soft_wrap=True)
     for line in failed:
         console.print(f"[red]failed[/red] {literal(line)}", soft_wrap=True)
 

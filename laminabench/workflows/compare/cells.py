@@ -15,7 +15,9 @@ from laminabench.catalog.deployment import assumed_amounts, kinds_of_prices
 from laminabench.catalog.hardware import Device
 from laminabench.catalog.models import ModelShape
 from laminabench.runs.summary import Summary, number_at
-from laminabench.systems.modelled.prepared import Routed, accuracy_of, require_requests
+from laminabench.systems.includes import Includes
+from laminabench.systems.modelled.includes import accuracy_of, includes_of
+from laminabench.systems.modelled.prepared import Routed, require_requests
 from laminabench.systems.modelled.setup import Setup
 from laminabench.systems.modelled.system import worth_trying
 from laminabench.systems.registry import deployments, system
@@ -23,6 +25,7 @@ from laminabench.traces.table import Trace
 from laminabench.util.errors import UserError
 from laminabench.util.json import Json
 from laminabench.util.parallel import spread
+from laminabench.workflows.compare.kernels import OtherKernels, with_own_kernels
 from laminabench.workflows.compare.runs import CellRun, run_of
 from laminabench.workflows.compare.sides import Side, SideBySide, modelled_estimates, side_by_side
 from laminabench.workflows.compare.spec import (
@@ -39,6 +42,7 @@ from laminabench.workflows.compare.spec import (
     storage_types,
 )
 from laminabench.workflows.replay import Replayed, ReplayRequest, replay
+from laminabench.workflows.verdict import prices_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +55,10 @@ class Cell:
     reading: Reading | None
     hosts: dict[str, Host]
     limits: dict[str, int]  # most requests at once
-    costs_held: str  # how far off they were where they were held against measurements
+    includes: Includes
+    errors: dict[str, float | None]  # shares of modelled times, by the accuracy board
+    devices: dict[str, dict[str, tuple[int, float]]]  # counts, and the hourly price of one
+    other: OtherKernels
     dropped: int  # requests that one of the systems could never hold, left out for all
     least_room: str  # which one that is, and what it holds
     requested: dict[str, str]  # deployments; at equal cost others may have taken their place
@@ -150,7 +157,7 @@ class Cell:
             "hosts_alike": self.same_host,
             "host": {name: host._asdict() for name, host in self.hosts.items()},
             "max_num_seqs": self.limits,
-            "costs_held": self.costs_held,
+            "includes": self.includes.describe(),
             "dropped": self.dropped,
             "least_room": self.least_room,
             "deployment": self.deployments,
@@ -205,12 +212,6 @@ def placed(spec: ComparisonSpec, model: ModelShape, trace: Trace, costs: CostSet
     return Placed(requested, chosen, fitting, len(trace) - len(fitting))
 
 
-def _accuracy(chosen: Mapping[str, Deployed]) -> str:
-    """Return the sentences about the accuracy of these systems' numbers, each once."""
-    every = (accuracy_of(name, each.setup).split("; ") for name, each in chosen.items())
-    return "; ".join(dict.fromkeys(itertools.chain.from_iterable(every)))
-
-
 def cell(
     spec: ComparisonSpec,
     model: ModelShape,
@@ -227,7 +228,8 @@ def cell(
     placement = placed(spec, model, trace, costs)
     requested, chosen, fitting = placement.requested, placement.chosen, placement.fitting
     done, requests = {} if done is None else done, fitting.prompt_tokens.tobytes()
-    stored = None if spec.reading and spec.reading.same_host else common
+    hypothetical = spec.reading is not None and spec.reading.same_host
+    stored = None if hypothetical else common
     for name, each in chosen.items():
         key = name, each.setup, each.routed, requests
         if key not in done:
@@ -236,6 +238,7 @@ def cell(
             done[key] = replayed.summary, run
     results = {name: done[name, each.setup, each.routed, requests] for name, each in chosen.items()}
     devices = placement.devices
+    other = OtherKernels() if hypothetical else with_own_kernels(chosen, fitting, spec.workload)
     return Cell(
         model=model.name,
         trace=trace.meta.name,
@@ -243,7 +246,10 @@ def cell(
         reading=spec.reading,
         hosts={name: host_of(each.setup) for name, each in chosen.items()},
         limits={name: _most_requests(name, each.setup) for name, each in chosen.items()},
-        costs_held=_accuracy(chosen),
+        errors={name: accuracy_of(name, each.setup).error for name, each in chosen.items()},
+        devices={name: prices_of(each.routed.instances) for name, each in chosen.items()},
+        other=other,
+        includes=includes_of((name, setup) for name, each in chosen.items() for setup in each.kinds),
         dropped=placement.dropped,
         least_room=least_room(chosen),
         requested={name: str(each.hardware) for name, each in requested.items()},

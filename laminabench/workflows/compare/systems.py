@@ -8,19 +8,21 @@ from pathlib import Path
 
 import msgspec
 
+from laminabench.analysis.verdict import Verdict
 from laminabench.requests.compare import CompareRequest
 from laminabench.runs.read import Run
+from laminabench.systems.includes import Includes, together
 from laminabench.traces.table import Trace
 from laminabench.util.errors import UserError
 from laminabench.util.json import Json
 from laminabench.util.progress import Listener
 from laminabench.workflows.compare.assumptions import left_out
 from laminabench.workflows.compare.cells import Cell, Grid, grid_cells
-from laminabench.workflows.compare.kernels import kernel_flips
 from laminabench.workflows.compare.plan import Plan, resolve
 from laminabench.workflows.compare.runs import CellRun
 from laminabench.workflows.compare.sides import SideBySide
 from laminabench.workflows.compare.spec import ComparisonSpec
+from laminabench.workflows.compare.verdict import kernel_flips, sentences_on, verdict_on
 
 # Prices that differ by less are about equal.
 ABOUT_EQUAL = 0.01
@@ -32,7 +34,6 @@ class Compared:
 
     plan: Plan
     cells: list[Cell]
-    flips: tuple[str, ...] = ()  # a sentence where other attention kernels change the better system
 
     @property
     def request(self) -> CompareRequest:
@@ -47,6 +48,21 @@ class Compared:
         names = [self.base, *(name for name in self.plan.spec.systems if name != self.base)]
         return f"{' or '.join(names)}: {self.cells[0].model} on {self.cells[0].trace}, modelled"
 
+    @property
+    def verdict(self) -> Verdict | None:
+        """The verdict of a single cell; of several each has its own."""
+        return verdict_on(self.cells[0]) if len(self.cells) == 1 else None
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The answer in a few sentences."""
+        return sentences_on(self.cells)
+
+    @property
+    def includes(self) -> Includes:
+        """The contents of all cells' numbers."""
+        return together(cell.includes for cell in self.cells)
+
     def side_by_side(self) -> list[tuple[str, SideBySide]]:
         """Return each cell with its origin, for the end of a sentence."""
         return [
@@ -55,7 +71,7 @@ class Compared:
 
     def notes(self) -> list[str]:
         """Return what a reader of the numbers has to know."""
-        return [*_notes(self.cells, self.plan.spec), *self.flips]
+        return [*_notes(self.cells, self.plan.spec), *kernel_flips(self.cells, self.base)]
 
     def describe(self) -> dict[str, Json]:
         """Return the comparison for --json."""
@@ -74,7 +90,10 @@ class Compared:
             "max_num_seqs": dict(spec.max_num_seqs),
             **(_of_prompts(spec) if spec.prompt_budget else {}),
             **({"router": spec.router, "queue": spec.queue} if spec.several else {}),
-            "cells": [cell.row(self.base) for cell in self.cells],
+            "verdict": self.verdict and self.verdict.describe(),
+            "sentences": list(self.sentences),
+            "includes": self.includes.describe(),
+            "cells": [{**cell.row(self.base), "verdict": verdict_on(cell).describe()} for cell in self.cells],
         }
 
     def runs(self) -> list[Run]:
@@ -111,7 +130,7 @@ def compare_systems(
     grid = Grid(plan.views, plan.models, plan.traces, common, plan.costs_as_named)
     with listener.progress("replaying", unit="cells") as progress:
         cells = grid_cells(grid, jobs=request.jobs, progress=progress)
-    return Compared(plan, cells, tuple(kernel_flips(grid, cells, plan.base, request.jobs)))
+    return Compared(plan, cells)
 
 
 def _of_prompts(spec: ComparisonSpec) -> dict[str, Json]:

@@ -89,12 +89,17 @@ class Search:
         self.exact |= {i: point for i, point in zip(some, points, strict=True) if point is not None}
         self.missed = (self.missed | set(some)) - self.exact.keys()
 
-    def find_winner(self) -> None:
-        """Best bound first, until nothing left could cost less than the best there is, within REACH of it."""
+    def find_winner(self, of_system: str = "", reach: float = REACH) -> None:
+        """Best bound first, until nothing left could cost less than the best there is, within reach of it."""
         size = FIRST_ROUND
-        while some := self.could_win()[:size]:
+        while some := self.could_win(of_system, reach)[:size]:
             self.try_out(some, self.question.slo)
             size = min(2 * size, LARGEST_ROUND)
+
+    def find_best_of_each(self) -> None:
+        """Replay until the cheapest of every system is known, at these prices."""
+        for name in dict.fromkeys(each.system for each in self.candidates):
+            self.find_winner(name, reach=1.0)
 
     def find_nearest(self, some: Iterable[int]) -> None:
         """Replay the best bounds first until none left could be faster, where nothing meets the limit.
@@ -138,10 +143,15 @@ class Search:
 
         return [i for i in self.meeting() if not beaten(i)]
 
-    def could_win(self) -> list[int]:
-        best = winner(self.exact.values(), self.slo_ms)
-        limit = float("inf") if best is None else best.usd_per_million_tokens * REACH
-        costs = {i: self.cost_at_least(i) for i in self.meeting()}
+    def could_win(self, of_system: str = "", reach: float = REACH) -> list[int]:
+        """Return candidates of one system, or of all, that could be its cheapest."""
+
+        def of(candidate: Candidate) -> bool:
+            return of_system in ("", candidate.system)
+
+        best = winner((point for point in self.exact.values() if of(point.candidate)), self.slo_ms)
+        limit = float("inf") if best is None else best.usd_per_million_tokens * reach
+        costs = {i: self.cost_at_least(i) for i in self.meeting() if of(self.candidates[i])}
         return sorted((i for i, cost in costs.items() if cost <= limit), key=lambda i: (costs[i], i))
 
     def not_replayed(self, otherwise: str) -> Counter[str]:
@@ -211,7 +221,10 @@ def _decided(run: Search, *, winner_only: bool) -> Counter[str]:
     run.find_winner()
     if winner(run.exact.values(), run.slo_ms) is None:
         run.find_nearest(run.bounds)
-    return +run.not_replayed("dearer") if winner_only else _find_front(run)
+    if winner_only:
+        return +run.not_replayed("dearer")
+    run.find_best_of_each()
+    return _find_front(run)
 
 
 def _find_front(run: Search) -> Counter[str]:

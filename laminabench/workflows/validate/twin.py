@@ -69,7 +69,7 @@ class Twin:
         """Which targets it does not meet."""
         return [name for name, error in self.errors().items() if abs(error) > TARGETS[name]]
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """Return a JSON description."""
         return {
             "twin": self.label,

@@ -191,6 +191,7 @@ def test_request_metrics_and_shares(simulated: tuple[Trace, Outcome, Any]) -> No
         )
     assert rates.tpot(outcome, trace).values.tolist() == sorted(tpots)
     assert rates.queueing(outcome).values.tolist() == sorted(delays)
+    assert rates.queueing(outcome, whole_run(outcome)).values.tolist() == sorted(delays)
     shares = structs.asdict(rates.time_shares(outcome, whole_run(outcome)))
     if delays:
         signed = {

@@ -83,7 +83,11 @@ def test_systems_as_the_command_compares_them(
     flags = "--equal-cost --trace profile:azure-conv --num-requests 200 --model llama3-70b --costs vllm-0.14"
     told = _json(capsys, "compare", *flags.split(), "--jobs", "1")
     (cell,) = told["cells"]
-    assert list(equal.verdicts) == told["verdicts"]
+    assert list(equal.verdicts) == told["sentences"] == told["verdict"]["sentences"]
+    assert equal.verdict is not None
+    assert equal.verdict.describe() == told["verdict"] == cell["verdict"]
+    assert equal.includes.startswith("Includes: ")
+    assert all(each in equal.includes for texts in told["includes"].values() for each in texts)
     assert list(equal.notes) == told["notes"]
     rates = equal.table[equal.table.metric == "throughput"].set_index("side").value
     assert rates.to_dict() == cell["throughput_tokens_per_s"]
@@ -97,10 +101,11 @@ def test_a_grid_has_a_row_for_each_side(nowhere: Path) -> None:
         **{**EQUAL, "costs": ("vllm-0.14", "vidur-2024"), "model": ["llama3-70b", "llama-65b"]}
     )
     assert len(found.ratios) == 2 * 2 * 2
-    assert not found.verdicts
+    assert found.verdict is None
+    assert found.verdicts[0].startswith("Of 4 cells the cheapest system within the limit is ")
     with pytest.raises(lb.UserError, match="compare-several"):
         found.ratio("throughput")
-    assert len(repr(found).splitlines()) == 1 + 4
+    assert len(repr(found).splitlines()) == 1 + 1 + 4
     page = found.report(nowhere / "grid.html").read_text()
     assert "llama-65b" in page
     assert "<script" not in page

@@ -52,7 +52,8 @@ def test_where_nothing_meets_the_limit() -> None:
     assert found.binding is None
     assert found.nearest is not None
     assert found.nearest.tbt_p99_ms > 1
-    assert "none of" in repr(found)
+    assert found.verdict.cheapest is None
+    assert "Nothing serves azure-conv" in repr(found)
     assert "nearest to the limit" in found._repr_html_()
     assert found.front.empty
 
@@ -82,7 +83,9 @@ def test_what_cannot_be_planned(choices: dict[str, Any], code: str) -> None:
 
 def test_how_it_shows_itself(plan: lb.Plan) -> None:
     assert plan.best is not None
-    assert repr(plan).splitlines()[1].startswith(f"{plan.best.candidate} is the cheapest")
+    assert plan.verdict.cheapest is not None
+    assert plan.verdict.cheapest.usd_per_million_tokens == plan.best.usd_per_million_tokens
+    assert repr(plan).splitlines()[1:] == [*plan.verdict.sentences, str(plan.includes)]
     assert plan._repr_html_().count("<tr>") == 1 + len(plan.front)
     assert plan.plot()._repr_png_().startswith(b"\x89PNG")
 

@@ -184,7 +184,7 @@ def _rest(table: object) -> tuple[object, ...]:
 
 
 def test_progress_is_on_stderr_if_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    today = {"model": "llama3-70b@fp8", "num_requests": 20, "system": "lamina", "deployment": "4xh200+2xh20"}
+    today = {"model": "llama3-70b", "num_requests": 20, "system": "h2m2", "deployment": "1xh2m2"}
     quiet = lb.replay("profile:azure-conv", **today)  # type: ignore[arg-type]
     assert capsys.readouterr() == ("", "")
     told = lb.replay("profile:azure-conv", progress=True, **today)  # type: ignore[arg-type]

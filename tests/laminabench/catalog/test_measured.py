@@ -16,6 +16,7 @@ from laminabench.catalog.find_model import model, modelled
 from laminabench.catalog.hardware import device
 from laminabench.catalog.measured import AttentionLines, Curve, Measured
 from laminabench.catalog.measured_tables import packed, unpacked
+from laminabench.catalog.model_parts import Window
 from laminabench.catalog.provenance import step_sources
 from laminabench.catalog.step import model_step
 from laminabench.util.errors import UserError
@@ -84,6 +85,12 @@ def test_what_no_table_has_is_priced_by_the_formula():
     assert costs.measured_attention(other, on, 3) is None
     assert costs.measured_attention(modelled("llama3.1-8b@fp8"), on) is None
     assert costs.measured_attention(model("llama3.1-8b"), on) is not None
+
+
+def test_measured_attention_does_not_price_a_model_with_sliding_windows():
+    costs, shape, on = load_costs(NAME), model("llama3.1-8b"), device(ON)
+    assert costs.measured_attention(shape, on) is not None
+    assert costs.measured_attention(dataclasses.replace(shape, window=Window(4096, 32)), on) is None
 
 
 def test_the_nearest_matrices_correct_the_formula_the_less_the_further_they_are(tmp_path: Path) -> None:

@@ -214,7 +214,6 @@ def test_real_traces_give_the_documented_gains(as_json: Any, real_traces: Path) 
 
 
 CELL = ("compare", "--model", "llama3-70b", "--trace", "few.csv", "--jobs", "1", "-q", "--systems")
-THREE = (*CELL, "h2m2,lamina,vllm", "--costs", "vllm-0.14", "--deployment", "h2m2=8xh2m2")
 
 
 def test_equal_power_chooses_by_watts_and_says_so(printed: Any, as_json: Any) -> None:

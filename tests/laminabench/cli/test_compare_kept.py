@@ -61,8 +61,8 @@ def test_a_page_begins_with_the_answer(shell: Any) -> None:
     assert code == 0, err
     facts = json.loads(out)
     page = Path("answer.html").read_text(encoding="utf-8")
-    (verdict,) = facts["verdicts"]
-    assert page.index(">Answer<") < page.index(verdict.replace("'", "&#x27;")) < page.index(">Headline<")
+    first, *_ = facts["sentences"]
+    assert page.index(">Answer<") < page.index(first.replace("'", "&#x27;")) < page.index(">Headline<")
     assert facts["report"] == "answer.html"
     # Nothing else is left behind.
     assert {each.name for each in Path().iterdir()} == {"few.csv", "answer.html"}

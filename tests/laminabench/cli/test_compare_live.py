@@ -16,7 +16,6 @@ COMMON = (
 )
 SERIAL, ROTATIONAL = "--batches 1", "--max-num-seqs 16 --pipelining rotational"
 TWO = ("--live", SERIAL, "--live", ROTATIONAL)
-TOLD = "laminabench: error: "
 
 
 @pytest.mark.usefixtures("pretended")

@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laminabench.cli import progress
-from laminabench.cli.live_step import LiveStep
 from laminabench.cli.output import Output
-from laminabench.cli.progress import Pace
+from laminabench.cli.progress import LiveStep, Pace
 from laminabench.util.live_progress import Expected, FaultEvent, Moment
 from laminabench.util.progress import Once
 

@@ -25,7 +25,7 @@ LIVE = ("replay", *SMALL, "--backend", "live", "--max-num-seqs", "16")
 def test_it_has_the_keys_of_a_modelled_replay_and_says_live(as_json: Any, pretended: dict[str, Any]) -> None:
     facts = as_json(*LIVE)
     modelled = as_json("replay", *SMALL, "--deployment", "1xcpu+1xcpu", "--costs", "roofline", "--no-out")
-    assert set(modelled) - set(facts) == {"costs_set", "costs_held", "simulation_s"}
+    assert set(modelled) - set(facts) == {"costs_set", "includes", "simulation_s"}
     assert set(facts) - set(modelled) == {"schedule", "faults", "faults_in_all", "resumed", "tokens_sha256"}
     assert (facts["backend"], facts["deployment"]) == ("live", "1xcpu+1xcpu")
     assert facts["requests"] == modelled["requests"]

@@ -11,7 +11,6 @@ import pytest
 
 from laminabench.runs.read import read_run
 
-Shell = Callable[..., tuple[int, str, str]]
 AsJson = Callable[..., dict[str, Any]]
 TRACE = ("--trace", "azure-code", "--offline", "--num-requests", "300", "-q")
 VLLM = ("--system", "vllm")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,11 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from msgspec import structs
-from rich.console import Console
 
 from laminabench.analysis.metrics import summarise
-from laminabench.render.sheets.replay import describe, render
+from laminabench.render.sheets.replay import describe
 from laminabench.runs.manifest import Partial
 from laminabench.runs.status import FAILED
 from laminabench.sim.outcome import Outcome
@@ -47,19 +44,6 @@ def result(stream: Any, seen: Callable[..., Outcome]) -> Result:
     request, model = SimpleNamespace(system="openai", mode="open"), SimpleNamespace(name="some")
     ready: Any = SimpleNamespace(backend="live", request=request, deployment="a url", model=model)
     return Result(ready, trace, Replayed(outcome, {}, summary), None, 22.0)
-
-
-def changed(result: Result, summary: Mapping[str, Any], **replayed: Any) -> Result:
-    """With another summary, or otherwise replayed."""
-    other = structs.replace(result.replayed.summary, **summary)
-    return replace(result, replayed=replace(result.replayed, summary=other, **replayed))
-
-
-def printed(result: Result) -> list[str]:
-    console = Console(file=io.StringIO(), width=400)
-    render(console, result, result.wall_s)
-    text: str = console.file.getvalue()  # type: ignore[attr-defined]
-    return text.splitlines()
 
 
 def test_errors_are_no_columns_of_a_sweep(result: Result) -> None:
@@ -104,6 +88,3 @@ def test_a_sweep_and_a_check_do_not_judge_it(shell: Any) -> None:
     code, _, err = shell("check", "--cases", "cases.toml", "--jobs", "1", "--update")
     assert code != 0
     assert "cannot be judged, it is PARTIAL" in err
-
-
-GB = 1_000_000_000

@@ -83,7 +83,6 @@ say(done={{"steps": step + 1, "preemptions": 0, "recomputed_tokens": 0, "peak_kv
 """
 
 SMALL = ("replay", "--trace", "trace.csv", "--system", "vllm", "--backend", "live", "--model", "llama-tiny")
-CORES = len(os.sched_getaffinity(0))
 SHARED = uuid.uuid4().hex
 CSV = "arrival_s,prompt_tokens,output_tokens\n0,10,1\n0.1,20,4\n0.2,30,5\n"
 

@@ -94,6 +94,11 @@ def test_what_is_known_and_what_is_not(run_of: Any, tool: str, result: Path, tmp
     assert run.outcome.calls["even"].any() == (tool != "vllm-bench")
 
 
+def test_a_rate_with_a_limit_of_concurrency_is_open(changed: Any) -> None:
+    (found,) = read(changed("vllm-rate.json", lambda said: said.update(max_concurrency=4)))
+    assert (found.mode, found.concurrency) == ("open", None)
+
+
 def test_hardware_and_limits_are_the_users(run_of: Any) -> None:
     hardware = parse_deployment("4xh100", priced_devices(["h100=2.5"]))
     made = run_of("vllm.json", hardware=hardware, model="mine", slo_tbt_ms=7.0, slo_ttft_ms=30.0)

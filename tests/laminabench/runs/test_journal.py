@@ -98,6 +98,18 @@ def test_after_one_damaged_record_in_a_long_journal_it_goes_on_before_it(tmp_pat
     assert (tmp_path / "one.journal.damaged-1").read_bytes() == bytes(data)
 
 
+def test_records_behind_a_damaged_one_do_not_come_back(tmp_path: Path) -> None:
+    path = tmp_path / "one.journal"
+    ends = written(path, [["record", number] for number in range(9)])
+    data = bytearray(path.read_bytes())
+    data[ends[3] + 2] ^= 1
+    path.write_bytes(data)
+    journal, _ = Journal.reopen(path)
+    journal.append(["newest", 0])  # as long as the one it takes the place of
+    journal.close()
+    assert read(path) == [HEADER, *(["record", number] for number in range(3)), ["newest", 0]]
+
+
 def test_what_was_flushed_is_forced_to_the_disk_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     forced = threading.Event()
     monkeypatch.setattr("laminabench.runs.journal.SYNC_EVERY_S", 0.01)

@@ -9,6 +9,7 @@ import http.server
 import os
 import socket
 import threading
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -300,6 +301,12 @@ def test_a_redirect_leads_to_http_or_nowhere(server: Server, leads_to: str, code
         fetch(entry(server.url))
     assert len(server.asked) == 1
     assert list(entry(server.url).downloaded_path.parent.iterdir()) == []
+
+
+def test_a_redirect_from_https_to_http_is_refused() -> None:
+    request = urllib.request.Request("https://host/body.csv")
+    with pytest.raises(DownloadError, match="download-bad-address"):
+        module._Redirects().redirect_request(request, None, 302, "", {}, "http://host/body.csv")
 
 
 def test_more_than_the_published_size_is_not_taken(server: Server) -> None:

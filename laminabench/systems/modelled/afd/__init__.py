@@ -57,6 +57,7 @@ from laminabench.systems.modelled.system import (
     worth_trying,
 )
 from laminabench.util.errors import UserError
+from laminabench.util.json import JsonObject
 
 MAX_REQUESTS = 8192
 BATCHES = 2
@@ -227,7 +228,7 @@ def recompute_seconds(setup: Setup, on: Device, layout: Layout, groups: Layout) 
     return float(step) / PREFILL_ROWS
 
 
-def facts(setup: Setup, spec: Spec, layout: Layout, groups: Layout) -> dict[str, Any]:
+def facts(setup: Setup, spec: Spec, layout: Layout, groups: Layout) -> JsonObject:
     return {
         "tensor_parallel": layout.tp,
         **({} if layout.plain else {"layout": str(layout)}),

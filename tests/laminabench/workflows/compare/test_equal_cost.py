@@ -132,6 +132,12 @@ def test_the_best_of_all_within_the_tolerance_is_chosen() -> None:
         assert best.throughput_tokens_per_s["lamina"] >= rival.throughput_tokens_per_s["lamina"]
 
 
+@pytest.mark.parametrize(("price", "allowed"), [(8.9, False), (9.05, True), (10.95, True), (11.05, False)])
+def test_the_tolerance_is_a_share_of_the_reference_s_price(price: float, allowed: bool) -> None:
+    dear = priced(load_devices(), {"h100": price})
+    assert Equal(0.1).allows(only("1xh100", dear)[0], 10.0) is allowed
+
+
 NONE_IS_EQUAL = "compare-no-equal-deployment"
 DEAR = priced(load_devices(), {"h20": 40.0})
 BY_POWER = Equal(0.01, amount="power")

@@ -19,10 +19,12 @@ from laminabench.catalog.ranges import load_ranges
 from laminabench.util.errors import UserError
 from laminabench.workflows.compare.cells import Placed, cell, placed
 from laminabench.workflows.compare.spec import ComparisonSpec
+from laminabench.workflows.compare.verdict import verdict_on as verdict_on_cell
 from laminabench.workflows.replay import Workload
 from laminabench.workflows.sensitivity.answer import Bar, Sensitivity
 from laminabench.workflows.sensitivity.inputs import Input, inputs_of
 from laminabench.workflows.sensitivity.search import EVEN, NEAR, Question, sensitivity
+from laminabench.workflows.sensitivity.verdict import verdict_on
 
 MODEL, COSTS = model("llama3-70b"), load_costs("vllm-0.14")
 PAIR = ("lamina", "vllm")
@@ -203,8 +205,8 @@ def test_every_range_has_its_input_in_it() -> None:
 
 def test_attention_with_a_named_kernel_ranges_over_all_kernels() -> None:
     attention = inputs(SPEC)["attention_h20"]
-    # 0.97, 3.40 and 3.84 TB/s.
-    assert attention.values == pytest.approx((0.966 / 3.4, 3.84 / 3.4), rel=1e-3)
+    # 1.08 (of many tiles), 3.40 and 3.84 TB/s.
+    assert attention.values == pytest.approx((1.076 / 3.4, 3.84 / 3.4), rel=1e-3)
     assert "from fa3-128 to hpc-ops" in attention.source
 
 
@@ -254,3 +256,11 @@ def test_ranges_have_units_and_sources() -> None:
             assert span.low < span.high, name
             assert span.kind in ("published", "assumed"), name
             assert np.isfinite(span.high), name
+
+
+def test_the_verdict_names_the_input_that_changes_most(found: Sensitivity) -> None:
+    judged = verdict_on(found, where(), 100.0)
+    compared = verdict_on_cell(cell(SPEC, MODEL, TRACE, COSTS))
+    assert judged.cheapest == replace(compared.cheapest, percentiles_ms=judged.cheapest.percentiles_ms)
+    assert judged.margin == compared.margin
+    assert f"depends most on {found.bars[0].input.title}" in judged.sentences[-1]

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from laminabench.catalog.accuracy import board
 from laminabench.catalog.cost_file import load_costs
 from laminabench.util.errors import UserError
 from laminabench.workflows.validate import gate, published, recorded
+from laminabench.workflows.validate.board import board_of, samples_of
 from laminabench.workflows.validate.recording import Recording, names, packaged_recording
 
 KEPT = Path(__file__).parents[4] / "results" / "validation" / "validation.json"
@@ -137,8 +139,8 @@ def test_the_runs_that_met_their_targets_still_do(found: list[recorded.Judged]) 
     assert met >= {"rtx-4090-llama3.1-8b"}
 
 
-def test_cost_sets_say_how_far_off_they_were(found: list[recorded.Judged]) -> None:
-    assert load_costs("vllm-0.19").server_errors == recorded.server_errors(found)
-    for name in ("vllm-0.14", "vidur-2024"):
-        assert load_costs(name).server_errors == published.server_errors(published.rows(name))
-    assert "never" in load_costs("roofline").held_against
+def test_the_board_is_what_these_predictions_give(found: list[recorded.Judged]) -> None:
+    printed = published.with_other_sets(published.rows())
+    mine = board_of(samples_of(found, printed, [], []))
+    assert {each.costs for each in mine} == {"vllm-0.19", "vllm-0.14", "vidur-2024"}
+    assert [each for each in mine if each not in board().cells] == []
