@@ -20,6 +20,7 @@ from lamina.cluster import Layout, Machine
 from laminabench.calibrate.models import config_of
 from laminabench.runs.manifest import host
 from laminabench.util import version
+from laminabench.util.host import used_s
 
 NONE = "none"
 
@@ -44,13 +45,22 @@ def engine(kv_copies: str, given: argparse.Namespace, machine: Machine, *, decod
     )
 
 
-def tokens_per_s(on: Engine, given: argparse.Namespace) -> float:
-    """Decode a batch from its prompts' ends, whose KV is made up, to its own."""
+def decoded(on: Engine, given: argparse.Namespace) -> dict[str, float]:
+    """Decode a batch from its prompts' ends, whose KV is made up, to its own.
+
+    Also where other work takes the cores, workers' processor time is their own; at one core each they spin.
+    """
+    pids = on.core._workers.pids  # type: ignore[union-attr] - workers of a layout
+    before = sum(map(used_s, pids))
     for _ in range(given.batch):
         on.submit(given.prompt, Sampling(max_tokens=given.output, ignore_eos=True))
-    began = time.monotonic()
+    began, tokens = time.monotonic(), given.batch * given.output
     on.run()
-    return given.batch * given.output / (time.monotonic() - began)
+    took = time.monotonic() - began
+    return {
+        "tokens_per_s": tokens / took,
+        "tokens_per_processor_s": tokens / (sum(map(used_s, pids)) - before),
+    }
 
 
 def recovery(on: Engine, given: argparse.Namespace) -> dict[str, float]:
@@ -110,9 +120,9 @@ def main() -> None:
     with Machine() as machine:
         decoding = {name: engine(name, given, machine, decode_only=True) for name in contenders}
         for one in decoding.values():
-            tokens_per_s(one, given)  # touches all memory
+            decoded(one, given)  # touches all memory
         speeds = [
-            {name: tokens_per_s(decoding[name], given) for name in _turns(contenders, number)}
+            {name: decoded(decoding[name], given) for name in _turns(contenders, number)}
             for number in range(given.rounds)
         ]
         for one in decoding.values():
@@ -129,8 +139,11 @@ def main() -> None:
         "options": vars(given),
         "version": version.describe(),
         "host": msgspec.to_builtins(host()),
-        "tokens_per_s": speeds,
-        "throughput_over_none": ratios(speeds, NONE),
+        "decoded": speeds,
+        "over_none": {
+            what: ratios([{name: one[what] for name, one in each.items()} for each in speeds], NONE)
+            for what in speeds[0][NONE]
+        },
         "recoveries": recoveries,
         "none_over_interruption": {
             name: statistics.median(one[NONE] / one[name] for one in interruptions) for name in contenders
