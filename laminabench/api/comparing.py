@@ -1,4 +1,4 @@
-"""`lb.compare`: Runs side by side, or systems on the same requests, as `laminabench compare` has them."""
+"""`lb.compare`: Runs side by side, or systems on the same requests, as in `laminabench compare`."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _compare_runs(
     if not 0 <= base < len(given):
         raise UserError("compare-base-unknown", f"base is the place of a Run, 0 to {len(given) - 1}")
     runs = [each if isinstance(each, Run) else read(each) for each in given]
-    # A Run that is in memory only is told apart by its place.
+    # A Run in memory only is identified by its position.
     tables = [each.table(f"#{place}") for place, each in enumerate(runs, 1)]
     places = [each.path.resolve() if each.path else id(each) for each in runs]
     if len(set(places)) < len(places):
@@ -159,7 +159,7 @@ def _compare_systems(
         for name, full_trace in given
     ]
     return comparison_of_systems(
-        compare_systems(request, messages, traces=traces, with_runs=True), messages.notes
+        compare_systems(request, messages, traces=traces, with_runs=True, with_curves=True), messages.notes
     )
 
 
@@ -168,9 +168,13 @@ def comparison_of_systems(compared: Compared, notes: Sequence[str] = ()) -> Comp
 
     def figure() -> Figure:
         from laminabench.render.static.compared import picture_of_cells
+        from laminabench.render.static.pictures import cost_picture
 
+        if curves:
+            return cost_picture(curves, compared.cells[0].slo_tbt_ms, compared.title)
         return picture_of_cells(compared.cells)
 
+    curves = compared.curves()
     own = compared.notes()
     where, columns = zip(*compared.side_by_side(), strict=True)
     return Comparison(
@@ -185,5 +189,6 @@ def comparison_of_systems(compared: Compared, notes: Sequence[str] = ()) -> Comp
         _sheets=tuple(sheets_of_systems(compared)),
         _figure=figure,
         _runs=compared.runs,
+        _curves=curves,
         _described={**compared.describe(), "notes": own},
     )

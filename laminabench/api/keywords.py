@@ -42,7 +42,7 @@ def request_of(kind: type[Made], keywords: Mapping[str, Any], where: str, **othe
 
 
 def plain(field: Field, value: Any) -> Any:
-    """Return a value of Python's as the request has it."""
+    """Convert a Python value to the request's type."""
     if field.repeatable:
         if isinstance(value, Mapping):
             return tuple(f"{name}={each}" for name, each in value.items())
@@ -53,7 +53,7 @@ def plain(field: Field, value: Any) -> Any:
         return ",".join(value)
     if isinstance(value, os.PathLike):
         return os.fspath(value)
-    # A number of numpy's, as data frames have them.
+    # A numpy number, as in data frames.
     return value.item() if hasattr(value, "item") else value
 
 

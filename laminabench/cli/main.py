@@ -89,7 +89,10 @@ GUIDE_END = (
     "mine.csv has the columns arrival_s,prompt_tokens,output_tokens; without one, --trace azure-conv.\n"
     "`laminabench --help` lists all commands."
 )
-_PLACES = dict.fromkeys(("hardware", "models", "costs"), "catalogue") | {"import": "import_:import_"}
+_PLACES = dict.fromkeys(("hardware", "models", "costs"), "catalogue") | {
+    "import": "interchange:import_",
+    "export": "interchange",
+}
 
 
 def _print_version(ctx: click.Context, _: click.Parameter, given: bool) -> None:

@@ -53,7 +53,7 @@ class Option:
     opposite: bool = False  # of a switch: --no-NAME is one too
     required: bool = False
     kind: Literal["", "file", "folder", "window"] = ""  # of a text: a window is written A:B, in seconds
-    words: tuple[str, ...] = ()  # allowed beside a number; one that ends in a colon is continued
+    words: tuple[str, ...] = ()  # allowed in place of a number; one that ends in a colon is continued
     reach: Reach | None = None  # None only where the type has no free text, so that it reaches nothing
 
     @property

@@ -18,6 +18,7 @@ from laminabench.util.json import Json
 from laminabench.util.progress import Listener
 from laminabench.workflows.compare.assumptions import left_out
 from laminabench.workflows.compare.cells import Cell, Grid, grid_cells
+from laminabench.workflows.compare.curves import Curve
 from laminabench.workflows.compare.plan import Plan, resolve
 from laminabench.workflows.compare.planned import Load, planned
 from laminabench.workflows.compare.runs import CellRun
@@ -69,6 +70,20 @@ class Compared:
         """Return each cell with its origin, for the end of a sentence."""
         return [
             (f" ({cell.model} on {cell.trace}, {cell.label})", cell.sides(self.base)) for cell in self.cells
+        ]
+
+    def curves(self) -> list[tuple[str, Curve]]:
+        """Return the curves with their names, in which prices are and, of several, the reading."""
+        cells = [cell for cell in self.cells if cell.curves]
+        several = len(cells) > 1
+        return [
+            (
+                f"{each.system} {each.deployment}, ${cell.usd_per_hour[each.system]:.2f} an hour"
+                + f", {cell.label}" * several,
+                each,
+            )
+            for cell in cells
+            for each in cell.curves
         ]
 
     def notes(self) -> list[str]:
@@ -128,8 +143,9 @@ def compare_systems(
     traces: list[Trace] | None = None,
     wants_runs: str = "",
     with_runs: bool = False,
+    with_curves: bool = False,
 ) -> Compared:
-    """Replay all systems of a request on all traces.
+    """Replay all systems of a request on all traces; only one model on one trace has curves.
 
     `traces` are the request's, where they have been loaded and cut before. `wants_runs` names an option
     that needs the Runs, which only one model on one trace has.
@@ -145,7 +161,8 @@ def compare_systems(
             f"{len(plan.traces)} traces: name one of each",
         )
     common = plan.replay if plan.is_single and (wants_runs or with_runs) else None
-    grid = Grid(plan.views, plan.models, plan.traces, common, plan.costs_as_named)
+    curves = with_curves and plan.is_single
+    grid = Grid(plan.views, plan.models, plan.traces, common, plan.costs_as_named, curves)
     with listener.progress("replaying", unit="cells") as progress:
         cells = grid_cells(grid, jobs=request.jobs, progress=progress)
     return Compared(plan, cells)

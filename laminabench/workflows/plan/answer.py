@@ -37,7 +37,9 @@ class Answer:
     winner: Point | None
     nearest: Point | None
     summary: Summary | None  # of the winner's replay
-    binds: Mapping[Point, list[Effect]]  # of all on the front, perhaps of who would be there at other prices
+    binds: Mapping[
+        Point, list[Effect]
+    ]  # of all on the front, perhaps of candidates that would be there at other prices
     prices: list[Repriced]
     without_prompts: Point | None = None  # the winner where prompts are there already
     # The kernels that vLLM takes without a flag, where they change the winner: to another one, or to none.
@@ -111,7 +113,7 @@ def answer(
     report: Callable[[int, int], None] = lambda done, total: None,
 ) -> Answer:
     """Search the candidates; `at_any_price` finds what binds all that may be on the front at some prices."""
-    # With prompts there are too many candidates to look at those who only would be faster and dearer.
+    # With prompts there are too many candidates to examine those that are only faster and dearer.
     few = question.prompts and question.mode == "open"
     outcome = search(question, candidates, exhaustive=exhaustive, winner_only=few, jobs=jobs, report=report)
     limit = question.slo_tbt_p99_ms

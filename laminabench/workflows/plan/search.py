@@ -18,9 +18,9 @@ PRICE_CHANGE = 0.1
 # What could win if one price changed by that much is replayed too: 1.1 times the winner's cost against the
 # same, or the winner's against 0.9 times another's.
 REACH = 1 / (1 - PRICE_CHANGE)
-# Replays between two looks at who can still win: few at first, until there is something to compare with.
+# Replays between two checks of which candidates can still win: few at first, until some can be compared.
 FIRST_ROUND, LARGEST_ROUND = 16, 64
-# Candidates whose bounds are found at once, where the cheapest come first.
+# Candidates whose bounds are computed in one batch, cheapest first.
 WAVE = 512
 
 
@@ -219,7 +219,7 @@ def _searched(run: Search, *, exhaustive: bool = False, winner_only: bool) -> Se
 def _cheapest_first(run: Search) -> Counter[str]:
     """Search by cost: where all make the requested tokens, it is known before their bounds are.
 
-    Nobody is looked at who could not win even if a price changed: the front is of the others.
+    Candidates that could not win even if a price changed are skipped: the front has the others.
     """
     rate = next(iter(run.team.stage.demands.values())).rate
     costs = [usd_per_million_tokens(each, rate) for each in run.candidates]

@@ -41,7 +41,7 @@ def test_runs_are_what_was_compared(shell: Any, as_json: Any, options: str) -> N
         for name, rate in cell["throughput_tokens_per_s"].items()
     }
     manifests = [json.loads(path.read_text()) for path in Path("kept").glob("*/run.json")]
-    kept = {
+    saved = {
         (
             each["system"],
             each["deployment"]["name"],
@@ -50,8 +50,8 @@ def test_runs_are_what_was_compared(shell: Any, as_json: Any, options: str) -> N
         )
         for each in manifests
     }
-    assert kept == compared
-    assert len(manifests) == len(kept)
+    assert saved == compared
+    assert len(manifests) == len(saved)
     # A Run's own request repeats it.
     for directory in Path("kept").iterdir():
         rate = json.loads((directory / "run.json").read_text())["summary"]["throughput_tokens_per_s"]

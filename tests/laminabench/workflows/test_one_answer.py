@@ -75,3 +75,17 @@ def test_a_point_of_sweep_is_the_replay(tmp_path: Path) -> None:
     for point in points:
         alone = run("replay", *TRACE, "--model", "llama3-70b", "--system", point["system"], "--no-out")
         assert point["throughput_tokens_per_s"] == alone["throughput_tokens_per_s"]
+
+
+@pytest.mark.parametrize("deployment", ["4xh100", "4xa100-80g", "16xl40s"])
+@pytest.mark.parametrize("prefill", [(), ("colocated",), ("colocated", "--max-batched-tokens", "512")])
+def test_every_command_has_vllm_s_limits(deployment: str, prefill: tuple[str, ...]) -> None:
+    costs = () if deployment == "4xh100" else ("--costs", "vllm-0.24")
+    prompts = ("--prefill", *prefill) if prefill else ()
+    pair = ("--systems", "vllm,lamina", "--deployment", f"vllm={deployment}")
+    found = run("compare", *TRACE, "--model", "llama3-70b", *pair, *prompts)["cells"][0]
+    alone = replay("vllm", deployment, *prompts, *costs)
+    assert alone["facts"]["max_num_seqs"] == found["max_num_seqs"]["vllm"]
+    assert alone["throughput_tokens_per_s"] == found["throughput_tokens_per_s"]["vllm"]
+    most = 1024 if deployment == "4xh100" else 256
+    assert alone["facts"]["max_num_seqs"] == (min(most, 512) if "512" in prefill else most)
