@@ -238,8 +238,9 @@ def cell(
     With `common`, the request that all replays have in common, the cell has its Runs. Readings with all
     hosts as slow as the era's have neither these nor curves: they explain a gain, and are no deployments.
     """
-    placement = placed(spec, model, trace, costs)
-    return cell_of(placement, spec, model, trace, costs, done, common, with_curves=with_curves)
+    return cell_of(
+        placed(spec, model, trace, costs), spec, model, trace, costs, done, common, with_curves=with_curves
+    )
 
 
 def cell_of(

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from typing import Any
 
 import numpy as np
 from msgspec import structs
@@ -106,8 +107,8 @@ class Load:
         fitting = trace if trace is question.trace else fitting_everywhere(trace, chosen)
         placement = Placed(chosen, chosen, fitting, len(trace) - len(fitting))
         common = common and self.common(common)
-        place = self.spec(), question.model, trace, question.costs
-        return cell_of(placement, *place, common=common, with_curves=with_curves)
+        spec, model, costs = self.spec(), question.model, question.costs
+        return cell_of(placement, spec, model, trace, costs, common=common, with_curves=with_curves)
 
     def describe(self, common: ReplayRequest) -> dict[str, Json]:
         """Return the choice for --json."""
@@ -115,7 +116,9 @@ class Load:
             name: shlex.join(["laminabench", "replay", *request.arguments()])
             for name, request in self.requests(common).items()
         }
-        chosen = {name: {**point.row(), "replay": commands[name]} for name, point in self.best.items()}
+        chosen: dict[str, Any] = {
+            name: {**point.row(), "replay": commands[name]} for name, point in self.best.items()
+        }
         missed = {name: {"unmet": error.code, "why": str(error)} for name, error in self.unmet.items()}
         return {
             "load": self.name,
@@ -145,7 +148,7 @@ def planned(
     stored: bool,
     with_curves: bool,
 ) -> Planned:
-    """Choose each system's deployment, and replay them; `stored` keeps their Runs.
+    """Choose each system's deployment, and replay them, with `stored` as Runs.
 
     Curves are of the last load: of saturated deployments, where there are such.
     """
