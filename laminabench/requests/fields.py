@@ -112,8 +112,15 @@ class Field:
 class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A declarative request: every field is `Annotated[type, Option(...)]`."""
 
-    # Fields of a replay that mean the same here.
-    SHARED: ClassVar[tuple[str, ...]] = ()
+    # Fields of other requests that mean the same here, by the attribute that has such a request.
+    SHARED: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+
+    @classmethod
+    def shared(cls) -> Iterator[tuple[str, type[Request], tuple[str, ...]]]:
+        """Yield each attribute that has another request, with its type and the fields taken from it."""
+        kinds = {each.name: each.type for each in msgspec.structs.fields(cls)}
+        for attribute, names in cls.SHARED.items():
+            yield attribute, kinds[attribute], names
 
     @classmethod
     def fields(cls) -> Mapping[str, Field]:

@@ -133,6 +133,7 @@ class ComparisonSpec:
     workload: Workload = field(default_factory=Workload)
     equal: Equal | None = None
     reading: Reading | None = None  # of an era; as the user says, if None
+    load: str = ""  # how requests come, where a comparison has two ways
 
     @property
     def several(self) -> bool:

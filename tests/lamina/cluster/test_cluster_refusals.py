@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,7 @@ def refused(model: Any, layout: Layout, machine: Machine, **options: Any) -> Eng
         (None, None, {"overcommit": 1001.0}, "engine-overcommit-invalid"),
         ("/no/such/model", None, {}, "model-not-found"),
         (5, None, {}, "layout-model-object"),
+        (None, shared(attention_on="cuda", kv_copies="host"), {}, "layout-kv-copies-place"),
         ("an object", None, {}, "layout-model-object"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
@@ -151,6 +153,9 @@ def test_too_little_memory_is_refused(
     error = refused(saved("llama-gqa"), layout, machine, kv_bytes=2_000_000_000)
     assert error.code == "engine-out-of-memory"
     assert "2.0 GB of KV are 0.5 GB more than the 1.5 GB" in str(error)
+    copied = replace(layout, kv_copies="host")
+    error = refused(saved("llama-gqa"), copied, machine, kv_bytes=1_000_000_000)
+    assert "1.0 GB of KV and 1.0 GB of copies of KV are 0.5 GB more" in str(error)
     monkeypatch.setattr(host_memory, "free_bytes", lambda: 100_000)
     assert refused(saved("llama-gqa"), layout, machine, kv_tokens=2).code == "engine-out-of-memory"
     assert not workers_of(machine)

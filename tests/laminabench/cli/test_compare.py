@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 pytestmark = pytest.mark.usefixtures("few")
-ONE_CELL = ("compare", "--model", "llama3-70b", "--trace", "few.csv", "--costs", "roofline", "--jobs", "1")
+BOTH = ("--systems", "lamina,vllm", "--trace", "few.csv", "--jobs", "1")
+ONE_CELL = ("compare", "--model", "llama3-70b", *BOTH, "--costs", "roofline")
 
 
 @pytest.fixture
@@ -240,7 +241,7 @@ def test_equal_power_chooses_by_watts_and_says_so(printed: Any, as_json: Any) ->
     assert "throughput at the base's" in out
 
 
-IN_ERAS = ("compare", "--model", "llama-33b", "--trace", "few.csv", "--jobs", "1", "-q")
+IN_ERAS = ("compare", "--model", "llama-33b", *BOTH, "-q")
 
 
 def test_eras_are_replayed_where_nothing_else_says_what_systems_are(as_json: Any, shell: Any) -> None:

@@ -56,7 +56,7 @@ def test_a_smaller_budget_delays_first_tokens_and_spares_the_others(as_json: AsJ
     )
     assert small["tbt_ms"]["max"] < large["tbt_ms"]["max"]
     assert small["ttft_ms"]["p99"] > large["ttft_ms"]["p99"]
-    assert (small["facts"]["max_num_seqs"], large["facts"]["max_num_seqs"]) == (256, 1024)
+    assert (small["facts"]["max_num_seqs"], large["facts"]["max_num_seqs"]) == (512, 1024)
 
 
 def test_marked_prefixes_are_computed_once(as_json: AsJson) -> None:

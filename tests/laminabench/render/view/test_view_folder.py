@@ -133,8 +133,18 @@ def test_the_page_and_its_parts(two_runs: Path) -> None:
     other = compare_page(index, QueryParams([*both, ("base", "runs/vllm"), ("slo", "50")]))
     assert other.title == "vllm 4xh100 and lamina 2xh100+4xh20"
     assert "of tokens within 50 ms" in other.body
+    assert page_opens_with_curves(index, both)
     alone = compare_page(index, QueryParams(both[:1]))
     assert "What differs" not in alone.body
+    assert "curves" not in alone.body
+
+
+def page_opens_with_curves(index: Index, both: list[tuple[str, str]]) -> bool:
+    whole = compare_page(index, QueryParams(both)).body
+    part = compare_page(index, QueryParams([*both, ("part", "curves")]))
+    names = [trace["name"] for trace in part.charts[0].traces]
+    assert {"vllm 4xh100", "lamina 2xh100+4xh20"} < {*names}
+    return whole.index("part=curves") < whole.index("What differs")
 
 
 @pytest.mark.parametrize(

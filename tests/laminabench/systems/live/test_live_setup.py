@@ -191,6 +191,16 @@ def test_kv_memory_as_asked_for(trace_of: Any) -> None:
         kv_tokens(a_setup(kv_tokens=10**6), trace_of([5], [10] * 1), 8 * GB)
 
 
+def test_a_copy_of_kv_takes_half_of_its_memory(trace_of: Any) -> None:
+    trace = trace_of([10**6] * 3, [10] * 3)
+    alone = kv_tokens(a_setup(), trace, 8 * GB)
+    assert kv_tokens(a_setup(kv_copy="host"), trace, 8 * GB) == alone // 2
+    assert kv_tokens(a_setup(kv_copy="disk"), trace, 8 * GB) == alone
+    assert a_setup(kv_copy="disk").layout()["kv_copies"] == "disk"
+    with pytest.raises(UserError, match="deployment-no-attention"):
+        check(a_setup("1xcpu", kv_copy="host"))
+
+
 def test_overcommitted_kv_memory_is_beside_what_devices_hold(trace_of: Any) -> None:
     trace, each = trace_of([10**6] * 3, [10] * 3), 16_384
     # By default the devices are as large as ever, where there is room for the rest as well.

@@ -343,6 +343,14 @@ def test_a_candidate_that_cannot_hold_the_longest_request_is_out(ask: Any) -> No
         assert isinstance(result[0], Bound) if fits else result == ["too_small"]
 
 
+def test_a_bound_leaves_the_room_that_admission_leaves(ask: Any) -> None:
+    """2 H20 hold 84,503 tokens of llama3-70b: requests of 50,100 run one at a time, and never 1.7."""
+    prompts, outputs = np.full(60, 50_000, np.int32), np.full(60, 100, np.int32)
+    question = ask(make_trace(np.zeros(60), prompts, outputs, TraceMeta("long")))
+    ((bound, point),) = judged(question, [Candidate("vllm", parse_deployment("2xh20"))])
+    assert point.tbt_p99_ms >= bound.tbt_p99_s * 1000 > 0
+
+
 @pytest.mark.parametrize("at", [1, 3.7, 50, 200, 1e9])
 @pytest.mark.parametrize("through_zero", [False, True])
 def test_a_line_below_a_table_is_below_it(at: float, through_zero: bool) -> None:
