@@ -238,7 +238,9 @@ def cell(
     With `common`, the request that all replays have in common, the cell has its Runs. Readings with all
     hosts as slow as the era's have neither these nor curves: they explain a gain, and are no deployments.
     """
-    return cell_of(placed(spec, model, trace, costs), spec, model, trace, costs, done, common)
+    return cell_of(
+        placed(spec, model, trace, costs), spec, model, trace, costs, done, common, with_curves=with_curves
+    )
 
 
 def cell_of(
@@ -249,6 +251,8 @@ def cell_of(
     costs: CostSet,
     done: Done | None = None,
     common: ReplayRequest | None = None,
+    *,
+    with_curves: bool = False,
 ) -> Cell:
     """Replay every system on its devices, except for what is `done`."""
     requested, chosen, fitting = placement.requested, placement.chosen, placement.fitting

@@ -99,14 +99,15 @@ class Load:
         # How prompts are computed is chosen for each.
         return structs.replace(replay, mode=mode, costs=costs, prefill=None, max_batched_tokens=None)
 
-    def cell(self, trace: Trace, common: ReplayRequest | None) -> Cell:
+    def cell(self, trace: Trace, common: ReplayRequest | None, *, with_curves: bool) -> Cell:
         """Replay the chosen deployments on the whole trace."""
         question, chosen = self.question, self.deployed()
         # All of them hold the longest request that was searched with.
         fitting = trace if trace is question.trace else fitting_everywhere(trace, chosen)
         placement = Placed(chosen, chosen, fitting, len(trace) - len(fitting))
         common = common and self.common(common)
-        return cell_of(placement, self.spec(), question.model, trace, question.costs, common=common)
+        spec, model, costs = self.spec(), question.model, question.costs
+        return cell_of(placement, spec, model, trace, costs, common=common, with_curves=with_curves)
 
     def describe(self, common: ReplayRequest) -> dict[str, Json]:
         """Return the choice for --json."""
@@ -137,7 +138,12 @@ class Planned:
 
 
 def planned(
-    request: CompareRequest, listener: Listener, traces: Sequence[Trace] | None, *, stored: bool
+    request: CompareRequest,
+    listener: Listener,
+    traces: Sequence[Trace] | None,
+    *,
+    stored: bool,
+    with_curves: bool,
 ) -> Planned:
     """Choose each system's deployment, and replay them; their Runs are stored if requested."""
     replay = structs.replace(request.replay, **request.limits())
@@ -148,7 +154,7 @@ def planned(
     serving = [each for each in serving if base in each.best]
     plan = Plan(request, base, serving[0].spec(), [], [], {}, [loads[0].plan.model], [trace])
     common = plan.replay if stored else None
-    cells = [each.cell(trace, common) for each in serving]
+    cells = [each.cell(trace, common, with_curves=with_curves) for each in serving]
     return Planned(plan, loads, cells)
 
 

@@ -151,7 +151,8 @@ def compare_systems(
     that needs the Runs, which only one model on one trace has.
     """
     if request.planned:
-        chosen = planned(request, listener, traces, stored=bool(wants_runs or with_runs))
+        stored = bool(wants_runs or with_runs)
+        chosen = planned(request, listener, traces, stored=stored, with_curves=with_curves)
         return Compared(chosen.plan, chosen.cells, tuple(chosen.loads))
     plan = resolve(request, listener, traces)
     if wants_runs and not plan.is_single:
