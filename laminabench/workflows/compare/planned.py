@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from typing import Any
 
 import numpy as np
 from msgspec import structs
@@ -115,7 +116,9 @@ class Load:
             name: shlex.join(["laminabench", "replay", *request.arguments()])
             for name, request in self.requests(common).items()
         }
-        chosen = {name: {**point.row(), "replay": commands[name]} for name, point in self.best.items()}
+        chosen: dict[str, Any] = {
+            name: {**point.row(), "replay": commands[name]} for name, point in self.best.items()
+        }
         missed = {name: {"unmet": error.code, "why": str(error)} for name, error in self.unmet.items()}
         return {
             "load": self.name,

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from time import perf_counter
 
 from laminabench.workflows.plan.bounds import Bound
@@ -194,10 +195,16 @@ def search_each(
     total, results, done = sum(map(len, groups)), list[SearchResult](), 0
     with team(stage_of(question), total, jobs) as several:
         for group in groups:
-            run = Search(several, group, lambda some, _, before=done: report(before + some, total), reach=1.0)
+            run = Search(several, group, partial(_report_from, report, done, total), reach=1.0)
             results.append(_searched(run, winner_only=True))
             done += len(group)
     return results
+
+
+def _report_from(report: Callable[[int, int], None], before: int, total: int, done: int, of: int) -> None:
+    """Report the progress of a part of a search."""
+    del of
+    report(before + done, total)
 
 
 def _searched(run: Search, *, exhaustive: bool = False, winner_only: bool) -> SearchResult:
