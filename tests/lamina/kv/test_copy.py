@@ -134,7 +134,7 @@ def test_memory_is_given_back_beyond_the_arenas_size(path: str) -> None:
     """Rows that were used keep theirs for the next sequence, up to that."""
     of = Arena(ArenaShape(layers=1, kv_heads=1, head_dim=1024, dtype=torch.float32), 60)
     copy = KvCopy(path, of, ROWS, LONGEST)
-    token_bytes, kept = 2 * 1024 * 4, []
+    token_bytes, copied = 2 * 1024 * 4, []
     for first, count, tokens in ((1, 3, 15), (4, 4, 10)):
         names = np.arange(first, first + count, dtype=np.int64)
         for name in names.tolist():
@@ -145,6 +145,6 @@ def test_memory_is_given_back_beyond_the_arenas_size(path: str) -> None:
                 pass
         of.release(names)
         copy.release(names.tolist())
-        kept.append(Path(path).stat().st_blocks * 512 // token_bytes)
-    assert kept[0] >= 3 * 16
-    assert kept[1] < 3 * 16
+        copied.append(Path(path).stat().st_blocks * 512 // token_bytes)
+    assert copied[0] >= 3 * 16
+    assert copied[1] < 3 * 16
