@@ -52,7 +52,7 @@ CONTROL = 4
 WORDS = Words(
     "vLLM",
     "steps of vLLM without what KV and further requests add, dealt out to matrices by their sizes: what "
-    "vLLM does in a step beside the model is in it",
+    "vLLM does in a step besides the model is in it",
     "what their bytes take as fast as steps read others",
     "part of the LM head, which has all that a request adds beyond a row",
     "what KV adds to a step, and tokens before a chunk; all requests as the mean one, and both at once are "

@@ -49,14 +49,19 @@ def compare(
     \b
     laminabench compare runs/lamina runs/vllm
     laminabench compare runs/base-* runs/new-* --fail-on 'throughput<0.95' --fail-on 'tbt_p99>1.1'
+    laminabench compare --trace mine.csv --model llama3-70b --report answer.html
+    laminabench compare --trace mine.csv --model llama3-70b --slo-tbt-ms 60 --slo-ttft-ms 2000 --budget 100
     laminabench compare --equal-cost --trace azure-conv --model llama3-70b
-    laminabench compare --equal-cost --trace mine.csv --model llama3-70b --report answer.html
     laminabench compare --model llama3-70b --deployment lamina=2xh200+4xh20 --equal-cost
     laminabench compare --live '--system vllm --deployment 2xcpu' --live '--system lamina' --trace azure-code
 
-    With RUN: the first is the base of ratios. With --live: replays on this machine alternate, their Runs are
-    kept. Without: every system is replayed (modelled) on every trace with every model and cost set; requests
-    that one of them could never hold are left out for all.
+    With RUN: the first is the base of ratios. With --live: replays on this machine alternate, their Runs
+    are stored. With one --trace and one --model: each system on the cheapest deployment within the limits, as
+    plan finds it, at the trace's arrivals and saturated. With --systems, a --deployment or --equal-cost, or
+    with several traces or models: every system is replayed (modelled) on every trace with every model and
+    cost set; requests that do not fit into one of them are left out for all.
+
+    Exit code 1: a gate failed, or no system meets the limits; the nearest candidate is printed.
     """
     from laminabench.render.report import plotly_script
     from laminabench.render.sheets.compare import print_sheets, write_markdown
@@ -97,7 +102,7 @@ def compare(
         comparison.write_report(report, title, request.slo_tbt_ms)
         out.note(f"wrote {report}: open it in a browser")
     if directory:
-        out.note(f"Runs are kept in {directory}")
+        out.note(f"Runs are in {directory}")
     result = {
         **comparison.describe(),
         "report": report and str(report),

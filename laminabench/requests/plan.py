@@ -24,7 +24,7 @@ EMITTED: tuple[Emitted, ...] = get_args(Emitted)
 class PlanRequest(Request, frozen=True, kw_only=True, forbid_unknown_fields=True, rename=flag_key):
     """Every option of a plan."""
 
-    SHARED: ClassVar = ("price", "power", "price_basis", "attention_kernel", *GROUPS[CUTS])
+    SHARED: ClassVar = {"replay": ("price", "power", "price_basis", "attention_kernel", *GROUPS[CUTS])}
 
     trace: Annotated[
         str, workload_option("Catalogue name, imported name or file.", required=True, common=True)

@@ -72,7 +72,8 @@ class Cell:
     slo_tbt_ms: float
     slo_ttft_ms: float | None
     kinds_of_prices: str  # where they cannot be compared: which device has which
-    assumed: tuple[str, ...]  # prices and watts that nobody published, a sentence each
+    assumed: tuple[str, ...]  # unpublished prices and watts, a sentence each
+    load: str = ""  # as the spec's
     runs: tuple[CellRun, ...] = field(default=(), repr=False, compare=False)
     curves: tuple[Curve, ...] = field(default=(), repr=False, compare=False)
 
@@ -87,9 +88,9 @@ class Cell:
         return self._named(str(self.reading or ""))
 
     def _named(self, reading: str) -> str:
-        """Add the cost set, unless that is the era's."""
+        """Add the cost set, unless that is the era's, and the load."""
         own = self.reading is not None and self.reading.era.costs == self.costs
-        return reading if own else ", ".join(filter(None, (reading, self.costs)))
+        return ", ".join(filter(None, (reading, "" if own else self.costs, self.load)))
 
     @property
     def same_host(self) -> bool:
@@ -155,6 +156,7 @@ class Cell:
             "model": self.model,
             "trace": self.trace,
             "costs": self.costs,
+            **({"load": self.load} if self.load else {}),
             "era": self.reading.era.name if self.reading else None,
             "hosts_alike": self.same_host,
             "host": {name: host._asdict() for name, host in self.hosts.items()},
@@ -236,7 +238,23 @@ def cell(
     With `common`, the request that all replays have in common, the cell has its Runs. Readings with all
     hosts as slow as the era's have neither these nor curves: they explain a gain, and are no deployments.
     """
-    placement = placed(spec, model, trace, costs)
+    return cell_of(
+        placed(spec, model, trace, costs), spec, model, trace, costs, done, common, with_curves=with_curves
+    )
+
+
+def cell_of(
+    placement: Placed,
+    spec: ComparisonSpec,
+    model: ModelShape,
+    trace: Trace,
+    costs: CostSet,
+    done: Done | None = None,
+    common: ReplayRequest | None = None,
+    *,
+    with_curves: bool = False,
+) -> Cell:
+    """Replay every system on its devices, except for what is `done`."""
     requested, chosen, fitting = placement.requested, placement.chosen, placement.fitting
     done, requests = {} if done is None else done, fitting.prompt_tokens.tobytes()
     hypothetical = spec.reading is not None and spec.reading.same_host
@@ -279,6 +297,7 @@ def cell(
         slo_ttft_ms=spec.workload.slo_ttft_ms,
         kinds_of_prices=kinds_of_prices(devices),
         assumed=assumed_amounts(devices),
+        load=spec.load,
         runs=tuple(run for _, run in results.values() if run and stored),
         curves=tuple(curves),
     )

@@ -20,6 +20,7 @@ from laminabench.workflows.compare.assumptions import left_out
 from laminabench.workflows.compare.cells import Cell, Grid, grid_cells
 from laminabench.workflows.compare.curves import Curve
 from laminabench.workflows.compare.plan import Plan, resolve
+from laminabench.workflows.compare.planned import Load, planned
 from laminabench.workflows.compare.runs import CellRun
 from laminabench.workflows.compare.sides import SideBySide
 from laminabench.workflows.compare.spec import ComparisonSpec
@@ -35,6 +36,7 @@ class Compared:
 
     plan: Plan
     cells: list[Cell]
+    loads: tuple[Load, ...] = ()  # how deployments were chosen, where a plan did
 
     @property
     def request(self) -> CompareRequest:
@@ -51,8 +53,8 @@ class Compared:
 
     @property
     def verdict(self) -> Verdict | None:
-        """The verdict of a single cell; of several each has its own."""
-        return verdict_on(self.cells[0]) if len(self.cells) == 1 else None
+        """The verdict of a single cell, or of the first load; of several each has its own."""
+        return verdict_on(self.cells[0]) if len(self.cells) == 1 or self.loads else None
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -86,7 +88,9 @@ class Compared:
 
     def notes(self) -> list[str]:
         """Return what a reader of the numbers has to know."""
-        return [*_notes(self.cells, self.plan.spec), *kernel_flips(self.cells, self.base)]
+        unmet = (f"{name}, {each.name}: {why}" for each in self.loads for name, why in each.unmet.items())
+        own = _notes(self.cells, self.plan.spec, chosen=bool(self.loads))
+        return [*unmet, *own, *kernel_flips(self.cells, self.base)]
 
     def describe(self) -> dict[str, Json]:
         """Return the comparison for --json."""
@@ -105,10 +109,21 @@ class Compared:
             "max_num_seqs": dict(spec.max_num_seqs),
             **(_of_prompts(spec) if spec.prompt_budget else {}),
             **({"router": spec.router, "queue": spec.queue} if spec.several else {}),
+            **({"chosen": self._chosen()} if self.loads else {}),
             "verdict": self.verdict and self.verdict.describe(),
             "sentences": list(self.sentences),
             "includes": self.includes.describe(),
             "cells": [{**cell.row(self.base), "verdict": verdict_on(cell).describe()} for cell in self.cells],
+        }
+
+    def _chosen(self) -> dict[str, Json]:
+        plan, common = self.loads[-1].plan, self.plan.replay
+        return {
+            "slo_tbt_p99_ms": plan.request.slo_tbt_p99_ms,
+            "slo_ttft_p99_ms": plan.request.slo_ttft_ms,
+            "budget_usd_per_hour": plan.budget,
+            "devices": [each.name for each in plan.devices],
+            "loads": [each.describe(common) for each in self.loads],
         }
 
     def runs(self) -> list[Run]:
@@ -135,6 +150,10 @@ def compare_systems(
     `traces` are the request's, where they have been loaded and cut before. `wants_runs` names an option
     that needs the Runs, which only one model on one trace has.
     """
+    if request.planned:
+        stored = bool(wants_runs or with_runs)
+        chosen = planned(request, listener, traces, stored=stored, with_curves=with_curves)
+        return Compared(chosen.plan, chosen.cells, tuple(chosen.loads))
     plan = resolve(request, listener, traces)
     if wants_runs and not plan.is_single:
         raise UserError(
@@ -155,12 +174,12 @@ def _of_prompts(spec: ComparisonSpec) -> dict[str, Json]:
     return {"prefill": how, "max_batched_tokens": spec.prompt_budget}
 
 
-def _notes(cells: list[Cell], spec: ComparisonSpec) -> Iterator[str]:
+def _notes(cells: list[Cell], spec: ComparisonSpec, *, chosen: bool) -> Iterator[str]:
     """Yield what a reader of the numbers has to know."""
     equal = spec.equal
-    if equal is None:
+    if equal is None and not chosen:
         yield from _unequal_prices(cells, spec)
-    else:
+    elif equal is not None:
         replaced = {
             f"{cell.deployments[name]} for {cell.amount_of(name, equal)} took the place of {name}'s "
             f"{requested} ({cell.model} on {cell.trace})"

@@ -77,7 +77,7 @@ def test_an_iteration_that_was_not_received_is_repeated(path: str) -> None:
     copy = KvCopy(path, before, ROWS, LONGEST)
     before.allocate(5, 11)
     decode(before, copy, names, 5)
-    wanted = contents(before, 5)
+    expected = contents(before, 5)
     decode(before, copy, names)
 
     now = arena()
@@ -86,9 +86,9 @@ def test_an_iteration_that_was_not_received_is_repeated(path: str) -> None:
     assert not again.read(5, 18, slots)
     assert again.read(5, 16, slots)
     assert lengths(again) == {5: 16}
-    for old, new, sight in zip(wanted, contents(now, 5), SIGHTS, strict=True):
-        seen = 17 - sight.first(17) - 1  # by the token to come
-        assert torch.equal(old[:, len(old[0]) - seen :], new[:, len(new[0]) - seen :])
+    for old, new, sight in zip(expected, contents(now, 5), SIGHTS, strict=True):
+        observed = 17 - sight.first(17) - 1  # by the token to come
+        assert torch.equal(old[:, len(old[0]) - observed :], new[:, len(new[0]) - observed :])
 
 
 def test_a_long_sequence_is_copied_behind(path: str) -> None:
