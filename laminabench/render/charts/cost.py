@@ -54,7 +54,7 @@ def cost_chart(named: Sequence[tuple[str, Curve]], slo_tbt_ms: float) -> Chart:
         "curves",
         "Cost and time between tokens",
         f"Lines of dollars a million tokens by time between tokens: {_words(named, slo_tbt_ms)}",
-        " ".join((f"{_NOTE}: {listed(list(errors))}.", *_within(named, slo_tbt_ms))),
+        " ".join((f"{_NOTE}: {listed(list(errors))}.", *dict.fromkeys(_within(named, slo_tbt_ms)))),
         traces,
         layout,
         420,
@@ -115,7 +115,8 @@ def _within(named: Sequence[tuple[str, Curve]], slo_tbt_ms: float) -> Iterator[s
     for _, each in named:
         best = each.cheapest(slo_tbt_ms)
         if best is not None and 1000 * each.points[-1].tbt_s > slo_tbt_ms:
-            yield f"{each.system} is within the limit with at most {best.batch:,} requests at once."
+            where = f"{each.system} {each.deployment}"
+            yield f"{where} is within the limit with at most {best.batch:,} requests at once."
 
 
 def _words(named: Sequence[tuple[str, Curve]], slo_tbt_ms: float) -> str:
