@@ -75,29 +75,6 @@ class Borrowed(NamedTuple):
     reason: str
 
 
-class ServerErrors(msgspec.Struct, frozen=True):
-    """Errors of predictions with a cost set against measurements of whole servers."""
-
-    source: str  # the measurements
-    errors_percent: Mapping[str, tuple[float, ...]]  # by metric or device: a value, or the range of several
-    measure: str = ""  # of which these are values, where that is not the metric
-
-    def __str__(self) -> str:
-        return f"{self.source}: {f'{self.measure} ' if self.measure else ''}{', '.join(self._values())}"
-
-    def _values(self) -> Iterable[str]:
-        for name, values in self.errors_percent.items():
-            sign = "+" if len(values) > 1 else ""
-            numbers = " to ".join(f"{value:{sign}.1f}" for value in values)
-            yield f"{name} {numbers} %".lstrip()
-
-
-def error_range(errors: Iterable[float]) -> tuple[float, ...]:
-    """Return the least and the largest of errors in percent, with one decimal; of one error, itself."""
-    rounded = [round(each, 1) for each in errors]
-    return (min(rounded), max(rounded)) if len(rounded) > 1 else tuple(rounded)
-
-
 class CostSet(msgspec.Struct, frozen=True, kw_only=True):
     """A named set of coefficients. Times are in seconds; batch arguments may be arrays."""
 
@@ -122,7 +99,6 @@ class CostSet(msgspec.Struct, frozen=True, kw_only=True):
     collectives: Mapping[CollectiveKey, CollectiveCost] = msgspec.field(default_factory=dict)
     dispatch: Mapping[DispatchKey, DispatchCost] = msgspec.field(default_factory=dict)
     measured: Measured = Measured()
-    server_errors: ServerErrors | None = None
     # Devices that the catalogue lacks, and the networks between them.
     devices: Mapping[str, Device] = msgspec.field(default_factory=dict)
     networks: Mapping[str, Network] = msgspec.field(default_factory=dict)
@@ -353,18 +329,10 @@ class CostSet(msgspec.Struct, frozen=True, kw_only=True):
         names = (device.name, self._lender(device), ANY)
         return next((name for name in names if name in devices), measured_as)
 
-    @property
-    def held_against(self) -> str:
-        """Return the sentence about the set's accuracy that goes with its numbers."""
-        if self.server_errors:
-            return f"{self.name} held against {self.server_errors}"
-        return f"{self.name} was never held against a measured server"
-
     def describe(self) -> Table:
         return {
             "name": self.name,
             "title": self.title,
-            "held_against": self.held_against,
             "measured": sorted(
                 {key.device for key, cost in self.gemm.items() if cost.origin.kind in MEASURED}
             ),

@@ -31,7 +31,7 @@ class Kernel(NamedTuple):
     rows: Mapping[tuple[str, str], Table]
 
     def laid_over(self, base: Any, on: Device, kv_dtype: str) -> Any:
-        """Return the cost `base` as this kernel has it; coefficients that it lacks stay as they are."""
+        """Return the cost `base` with this kernel's coefficients; those that it lacks are unchanged."""
         row = self._row(on, kv_dtype)
         kind: type[msgspec.Struct] = type(base)
         declared = coefficients(kind).items()
@@ -174,10 +174,3 @@ def out_of_the_box(costs: CostSet, names: Iterable[str], server: str = "vllm") -
     usual = {each.device: each.kernel.name for each in default_choices() if not each.kernel.latent}
     named = ((name, usual[name]) for name in sorted(set(names)) if name in usual and name in costs.attention)
     return tuple(f"{name}={own}" for name, kernel in named if costs.attention[name].kernel == kernel)
-
-
-def kernel_note(costs: CostSet, names: Iterable[str]) -> str:
-    """Return a sentence about the kernels of these devices that the set did not measure; or an empty text."""
-    named = {name: costs.attention[name].kernel for name in sorted(set(names)) if name in costs.attention}
-    kernels = " and ".join(f"{kernel} on {name}" for name, kernel in named.items() if kernel)
-    return kernels and f"decode attention is that of {kernels}; --attention-kernel DEVICE=NAME takes another"

@@ -23,7 +23,7 @@ from laminabench.catalog.cost_terms import NS, US, AttentionTerms, Coefficient, 
 
 
 class Arrays(msgspec.Struct, frozen=True, eq=False):
-    """Points along an axis, the first field, as further fields have them, and where they are from.
+    """Points along an axis, the first field, with further fields, and their source.
 
     Two are equal if their points are.
     """
@@ -74,7 +74,7 @@ class Grid(msgspec.Struct, frozen=True, eq=False):
 
 
 class AttentionGrids(msgspec.Struct, frozen=True):
-    """Attention of one layer on one worker, seconds: docs/simulator.md ("Measured attention")."""
+    """Attention of one layer on one worker, seconds: docs/simulator-prefill.md ("Measured attention")."""
 
     decode: Grid  # by requests and KV tokens of each
     prompt: Grid  # by tokens of a chunk and those before it
@@ -134,11 +134,6 @@ class MeasuredAttention(msgspec.Struct, frozen=True):
         # Beyond the grid a token takes at least the formula's part of it, in the ratio at the edge.
         per_token = np.minimum(1 / (requests * tokens), self.terms.per_kv_token_s / formula)
         return float((grid.values * per_token).min())
-
-
-# Operators next to the GEMMs, by what their width is: hidden size, heads times head size, feed-forward width,
-# vocabulary. The last is done for each request that gets a token, the others for every row.
-OPERATORS = ("norm", "rotary", "qk_norm", "activation", "embedding", "sampler")
 
 
 Formula = Callable[[Float64, int, int], Float64]  # seconds of a GEMM by rows, n and k

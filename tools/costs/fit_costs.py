@@ -10,7 +10,7 @@ import numpy as np
 from msgspec.structs import replace
 
 import h20
-from laminabench.catalog.cost_file import assumed_borrowing, assumed_host, load_costs
+from laminabench.catalog.cost_file import assumed_borrowing, assumed_host
 from laminabench.catalog.cost_keys import AllReduceKey, DtypeKey
 from laminabench.catalog.cost_terms import (
     AllReduceCost,
@@ -55,8 +55,7 @@ VIDUR_RANGE = "m 1-2048; tensor parallelism 1-8 of Llama-2-70B"
 
 def fit(profiles: Path, set_name: str) -> CostSet:
     """Refit a packaged set from the measurement files in `profiles`; the same files give the same numbers."""
-    # Errors against servers are not in these files.
-    return replace(FITTERS[set_name](profiles), server_errors=load_costs(set_name).server_errors)
+    return FITTERS[set_name](profiles)
 
 
 def main() -> None:
