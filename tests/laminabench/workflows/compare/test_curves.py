@@ -24,7 +24,8 @@ def run(*arguments: str) -> dict[str, Any]:
 
 
 def test_a_point_is_the_replay_with_its_limit() -> None:
-    (cell,) = run("compare", *TRACE, "--model", "llama3-70b", "--jobs", "1")["cells"]
+    systems = ("--systems", "vllm,lamina")
+    (cell,) = run("compare", *TRACE, "--model", "llama3-70b", "--jobs", "1", *systems)["cells"]
     for name, points in cell["curves"].items():
         assert points[-1]["tokens_per_s"] == cell["throughput_tokens_per_s"][name]
         assert points[-1]["batch"] == cell["max_num_seqs"][name]
