@@ -22,9 +22,12 @@ def setup(deployment: str, costs: str = "vllm-0.24", name: str = "llama3-70b") -
 
 def test_prompts_are_elsewhere_with_decoding_or_in_a_pool() -> None:
     own = setup("4xh100")
-    mixed = replace(own, prompt_budget=2048)
+    colocated = replace(own, prompt_budget=2048)
     pool = replace(own.deployment, prefill=parse_workers("2xh200", load_devices()))
-    texts = [includes_of([("vllm", each)]).prompts for each in (own, mixed, replace(mixed, deployment=pool))]
+    texts = [
+        includes_of([("vllm", each)]).prompts
+        for each in (own, colocated, replace(colocated, deployment=pool))
+    ]
     assert texts == [
         ("prompts computed elsewhere (--prefill off)",),
         ("prompts computed by the decoding devices",),
