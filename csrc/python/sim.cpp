@@ -40,9 +40,9 @@ nb::object array_of(std::vector<T>&& values) {
 
 template <typename T>
 nb::object array_of(Column<T>&& column, std::size_t rows) {
-  typename Column<T>::Owned kept = column.take();
-  T* const data = kept.get();
-  return nb::cast(array_over(data, rows, std::move(kept)));
+  typename Column<T>::Owned retained = column.take();
+  T* const data = retained.get();
+  return nb::cast(array_over(data, rows, std::move(retained)));
 }
 
 // Converts in place. Of ticks in [0, 2^52) the bits are those of 2^52 + ticks as a double without its
@@ -71,10 +71,10 @@ void to_seconds(std::span<Ticks> ticks) {
 // In the column's own memory, because fresh memory costs more than the conversion.
 nb::object seconds_of(Column<Ticks>&& column, std::size_t rows) {
   static_assert(sizeof(Ticks) == sizeof(double));
-  Column<Ticks>::Owned kept = column.take();
-  to_seconds({kept.get(), rows});
-  void* const data = kept.get();
-  return nb::cast(array_over(static_cast<double*>(data), rows, std::move(kept)));
+  Column<Ticks>::Owned retained = column.take();
+  to_seconds({retained.get(), rows});
+  void* const data = retained.get();
+  return nb::cast(array_over(static_cast<double*>(data), rows, std::move(retained)));
 }
 
 // Seconds, with NaN for what never came to pass.
@@ -254,7 +254,7 @@ Facts run(const Input<Ticks>& arrival, const Input<std::int32_t>& prompt, const 
   } else {
     fleet.own = [&](const Wanted& wanted, std::span<const std::int64_t> requests,
                     std::span<const std::int64_t> kv_tokens) {
-      nb::gil_scoped_acquire held;
+      nb::gil_scoped_acquire stored;
       return nb::cast<int>(router(wanted.prompt, wanted.output, lamina::array_of(wanted.prefix),
                                   lamina::array_of(requests), lamina::array_of(kv_tokens)));
     };
@@ -262,12 +262,12 @@ Facts run(const Input<Ticks>& arrival, const Input<std::int32_t>& prompt, const 
   Scheduler::Priority call;
   if (!priority.is_none()) {
     call = [&](Scheduler::Index request) {
-      nb::gil_scoped_acquire held;
+      nb::gil_scoped_acquire stored;
       return nb::cast<std::int64_t>(priority(request));
     };
   }
   const Progress look = [&](std::int64_t done) {
-    nb::gil_scoped_acquire held;
+    nb::gil_scoped_acquire stored;
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
     if (!progress.is_none()) progress(done);
   };

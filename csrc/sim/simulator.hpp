@@ -213,7 +213,7 @@ struct Deployed {
   int layers = 0;
   const Costs* costs = nullptr;
   const BoardCosts* board = nullptr;
-  std::int64_t prompt_budget = 0;  // tokens of an iteration, where prompts are computed beside decoding
+  std::int64_t prompt_budget = 0;  // tokens of an iteration with colocated prefill
   const PromptPool* pool = nullptr;
   bool prefix_sharing = false;
 };

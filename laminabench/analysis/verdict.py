@@ -106,13 +106,13 @@ class Verdict:
         best, other = self.cheapest, self.runner_up
         low, high = self.interval or (None, None)
         return {
-            "cheapest": best and best.system,
-            "deployment": best and best.deployment,
-            "usd_per_million_tokens": best and best.usd_per_million_tokens,
-            "tokens_per_s": best and best.tokens_per_s,
-            "tbt_ms": best and {"p50": best.tbt_ms, "p99": best.percentiles_ms[TBT]},
-            "runner_up": other and other.system,
-            "runner_up_deployment": other and other.deployment,
+            "cheapest": best.system if best else None,
+            "deployment": best.deployment if best else None,
+            "usd_per_million_tokens": best.usd_per_million_tokens if best else None,
+            "tokens_per_s": best.tokens_per_s if best else None,
+            "tbt_ms": {"p50": best.tbt_ms, "p99": best.percentiles_ms[TBT]} if best else None,
+            "runner_up": other.system if other else None,
+            "runner_up_deployment": other.deployment if other else None,
             "margin": self.margin,
             "low": low,
             "high": high,

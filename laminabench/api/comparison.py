@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,12 +16,14 @@ from laminabench.api.frames import pandas
 from laminabench.api.html import Picture
 from laminabench.render.html import sentences
 from laminabench.render.model import Sheet
+from laminabench.render.sheets.curves import curves_sheet
 from laminabench.runs.manifest import NUMBERS
 from laminabench.runs.read import Run as Table
 from laminabench.util.atomic import replacing
 from laminabench.util.errors import UserError
 from laminabench.util.json import Json
 from laminabench.util.suggest import nearest
+from laminabench.workflows.compare.curves import Curve
 from laminabench.workflows.compare.sides import Gate, SideBySide, failures
 
 if TYPE_CHECKING:
@@ -55,6 +57,7 @@ class Comparison:
     _figure: Callable[[], Figure]
     _runs: Callable[[], list[Table]]
     _described: dict[str, Json] = field(repr=False)  # for --json
+    _curves: Sequence[tuple[str, Curve]] = ()  # with their names
 
     @property
     def table(self) -> pd.DataFrame:
@@ -115,7 +118,7 @@ class Comparison:
         return tuple(filter(None, (*self.verdicts, self.includes)))
 
     def plot(self) -> Picture:
-        """Throughput and time between tokens as bars, as `laminabench compare --plot`."""
+        """Cost against time between tokens, as `laminabench compare --plot`: bars of Runs and of grids."""
         return Picture(self._figure)
 
     def report(self, path: str | os.PathLike[str]) -> Path:
@@ -134,10 +137,13 @@ class Comparison:
     def write_report(self, target: Path, title: str | None, slo_tbt_ms: float | None = None) -> None:
         """Write the page of a comparison that has Runs; without a title it has their names."""
         from laminabench.render.report import Lead, report, write_page
+        from laminabench.render.sections import curves
         from laminabench.render.shown import shown
 
-        lead = Lead(self.answer, self._sheets, self.notes)
-        write_page(report(shown(self._runs(), slo_tbt_ms), title, None, lead), target)
+        runs = shown(self._runs(), slo_tbt_ms)
+        picture = curves(self._curves, runs[0].slo.tbt_ms) if self._curves else None
+        lead = Lead(self.answer, self._sheets, self.notes, picture)
+        write_page(report(runs, title, None, lead), target)
 
     def runs(self) -> list[Table]:
         """Return the Runs that are compared."""
@@ -150,6 +156,11 @@ class Comparison:
     def sheets(self) -> tuple[Sheet, ...]:
         """Return the tables."""
         return self._sheets
+
+    def curves(self) -> Iterator[Sheet]:
+        """Yield the table of cost against time between tokens, if there are curves."""
+        if self._curves:
+            yield curves_sheet(self._curves)
 
     def failures(self, gates: list[Gate], *, strict: bool) -> list[str]:
         """Return a line for every gate that fails."""

@@ -131,6 +131,10 @@ class CompareKeywords(TypedDict, total=False):
     burstiness: float
     rate_scale: float
     seed: int
+    budget: float
+    power_budget: float
+    most_devices: int
+    slo_queueing_p99_s: float
 
 class PlanKeywords(TypedDict, total=False):
     model: str | os.PathLike[str]

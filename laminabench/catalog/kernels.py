@@ -31,7 +31,7 @@ class Kernel(NamedTuple):
     rows: Mapping[tuple[str, str], Table]
 
     def laid_over(self, base: Any, on: Device, kv_dtype: str) -> Any:
-        """Return the cost `base` as this kernel has it; coefficients that it lacks stay as they are."""
+        """Return the cost `base` with this kernel's coefficients; those that it lacks are unchanged."""
         row = self._row(on, kv_dtype)
         kind: type[msgspec.Struct] = type(base)
         declared = coefficients(kind).items()

@@ -23,7 +23,7 @@ from laminabench.catalog.cost_terms import NS, US, AttentionTerms, Coefficient, 
 
 
 class Arrays(msgspec.Struct, frozen=True, eq=False):
-    """Points along an axis, the first field, as further fields have them, and where they are from.
+    """Points along an axis, the first field, with further fields, and their source.
 
     Two are equal if their points are.
     """
@@ -74,7 +74,7 @@ class Grid(msgspec.Struct, frozen=True, eq=False):
 
 
 class AttentionGrids(msgspec.Struct, frozen=True):
-    """Attention of one layer on one worker, seconds: docs/simulator.md ("Measured attention")."""
+    """Attention of one layer on one worker, seconds: docs/simulator-prefill.md ("Measured attention")."""
 
     decode: Grid  # by requests and KV tokens of each
     prompt: Grid  # by tokens of a chunk and those before it

@@ -1,4 +1,4 @@
-"""A step of the model workers, and attention beside it: which terms of a cost set a layer is made of."""
+"""A step of the model workers, and its attention: which terms of a cost set a layer is made of."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from laminabench.util.errors import UserError
 Routing = Literal["skewed", "uniform"] | RoutingCurve
 # The power laws of the tables that experts were measured by; that of models whose experts are in groups.
 SKEW, SKEW_OF_GROUPS = 1.2, 1.01
-# vLLM computes shared experts beside the routed ones, on a stream of their own, for no more rows than these.
+# vLLM computes shared experts concurrently with the routed ones, on their own stream, up to these rows.
 ROWS_BESIDE = 256
 # What a norm over all heads needs of a token from other workers: the squares of its query and of its key.
 SQUARES_BYTES = 8
@@ -199,7 +199,7 @@ def _points(tokens: Float64) -> Float64:
 
 
 def _load(model: ModelShape, layout: Layout, tokens: Float64, routing: Routing) -> ExpertLoad:
-    """Return the load of the busiest rank, or of all where they are alike."""
+    """Return the load of the busiest rank, or of all if they are equal."""
     experts = model.experts
     assert experts
     if isinstance(routing, RoutingCurve):

@@ -289,7 +289,7 @@ def _own(
     given = {name: value for name, value in settings.items() if value is not None}
     recording = read(path, **given, **({"costs": costs} if costs else {}))
     if why := recording.about.get("prefixes"):
-        out.note(f"which prompts begin alike is {why}; none is found in a cache")
+        out.note(f"which prompts share a prefix is {why}; none hits the prefix cache")
     if save is not None:
         recording.write(save)
         out.note(f"wrote {save}")

@@ -70,7 +70,7 @@ def _summary(calls: Calls, info: RunInfo) -> Table:
 
 
 def _lengths(calls: Calls) -> Table:
-    """Return prompt and output lengths as aiperf's configuration has them."""
+    """Return prompt and output lengths in the form of aiperf's configuration."""
     columns = {"isl": calls.prompt_tokens, "osl": calls.output_tokens}
     return {
         name: {"mean": max(1.0, float(column.mean())), "stddev": float(column.std())}

@@ -187,7 +187,7 @@ class ReplayRequest(Request, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = None
     expert_kernel: Annotated[
         Literal["deepgemm-masked", "deepgemm-masked-fp4", "megamoe-fp8", "megamoe-fp4"] | None,
-        hardware_option("Experts apart from attention: masked products, or fused with exchange.", _SPLIT),
+        hardware_option("Experts separate from attention: masked products, or fused with exchange.", _SPLIT),
     ] = None
     wire: Annotated[
         Literal["bf16", "fp8"] | None,

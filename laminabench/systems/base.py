@@ -74,7 +74,7 @@ class Workload:
 
 
 class Named(Protocol):
-    """A model, as a Run's manifest has it."""
+    """Describe a model for a Run's manifest."""
 
     @property
     def name(self) -> str: ...

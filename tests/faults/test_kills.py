@@ -23,7 +23,7 @@ from experiments.tally import Tally
 
 def require_none_failed(tally: Tally, least: int) -> None:
     assert not tally.failures
-    assert tally.tried == tally.survived >= least
+    assert tally.attempts == tally.survived >= least
 
 
 # All workers of a process are struck, and this one's may be another test's.

@@ -160,10 +160,10 @@ class AttentionRole:
         return self._kv_slots.apply(batch, plan.delta)
 
     def _begin(self, turn: Turn) -> None:
-        """A batch's iteration: who comes and goes, room for the new tokens, and whose they are."""
+        """A batch's iteration: joining and leaving sequences, slots of the new tokens, and their owners."""
         batch = turn.batch
         self._pull.until(lambda wait_s: self._front.has_plan(batch, turn.cycle, wait_s))
-        # What a GPU waits for may never come, and nobody waits for the GPU.
+        # What a GPU waits for may never come, and no thread waits for the GPU.
         while gpu.is_gpu(self._config.device) and not self._front.has_plan(batch, turn.cycle, LOOK_S):
             self._channels.check()
         plan = self._front.plan(batch, turn.cycle)

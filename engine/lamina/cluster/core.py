@@ -148,8 +148,8 @@ class ClusterCore:
         self._iterations = [0] * self.batches
         self._sizes = [0] * self.batches  # of what was launched and has not landed
         self._computing = [False] * self.batches  # parts of prompts, and no tokens
-        self._prompts_done: set[tuple[int, int]] = set()  # batch and cycle; nobody has asked yet
-        self._landed: dict[int, ChosenTokens] = {}  # what came before it was asked for
+        self._prompts_done: set[tuple[int, int]] = set()  # batch and cycle; not yet returned
+        self._landed: dict[int, ChosenTokens] = {}  # tokens that arrived before their land()
         # Attention workers that took over from others, until they have the KV of the batch's sequences.
         self._lacking: list[set[int]] = [set() for _ in range(self.batches)]
         self._copied: list[dict[int, int]] = []  # tokens by sequence that attention workers' copies have
@@ -162,7 +162,7 @@ class ClusterCore:
 
     def _start(self, source: ModelSource, options: CoreOptions, cores: list[int], max_sequences: int) -> None:
         layout, secret = self.layout, new_secret()
-        # It stays open for those who take over from others.
+        # It stays open for replacement workers.
         listener = Listener("front end", secret, host=self._machine.host)
         self._shared = WorkerConfig(
             name="",
@@ -337,7 +337,7 @@ class ClusterCore:
             return Landed(_NO_CHOICE, Spent(waited_s=time.perf_counter() - started), time.monotonic())
         place = self.schedule.place(batch, self._launched[batch], self.schedule.slices - 1)
         number = place * self.layout.ranks
-        # After workers have been replaced, batches may land in another order than they are asked for.
+        # After workers have been replaced, batches may land in another order than requested.
         while batch not in self._landed:
             tokens = self._workers.receive(number, ChosenTokens, deadline)
             self._require_sense(number, tokens)
@@ -403,7 +403,7 @@ class ClusterCore:
         return records.where(np.array([turn not in self._broken_off for turn in turns], np.bool_))
 
     def forget(self) -> None:
-        """Records and iterations begin anew: what was done so far nobody asked for."""
+        """Reset records and iterations, discarding the work so far."""
         deadline = Deadline(self.layout.timeout_s)
         for number in range(self.layout.attending.stop):
             self._workers.send(number, Order("forget"), deadline)
@@ -415,7 +415,7 @@ class ClusterCore:
         return self._workers.monitor.advanced(range(self.layout.workers))
 
     def worked_s(self) -> dict[str, float]:
-        """Seconds that each worker has worked, as of its last heartbeat; it is asked again."""
+        """Seconds that each worker has worked, as of its last heartbeat; sends the next one."""
         return self._workers.monitor.worked_s(self.workers)
 
     def _report(self, number: int, deadline: Deadline) -> Iterator[WorkRecords]:
@@ -426,7 +426,7 @@ class ClusterCore:
             yield part
 
     def check_integrity(self) -> None:
-        """Recount every arena; raise RuntimeError naming the first thing found wrong."""
+        """Recount every arena; raise RuntimeError naming the first error."""
         for name, state in self._arenas():
             if state.wrong:
                 raise RuntimeError(f"{name}: {state.wrong}")

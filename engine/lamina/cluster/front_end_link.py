@@ -38,7 +38,7 @@ class FrontEndLink:
         self.take: Callable[[messages.Compute | messages.Forget], None] = lambda job: None
 
     def plan(self, batch: int, cycle: int) -> messages.Plan:
-        """Wait for it; other plans that come first are kept."""
+        """Wait for it; other plans that arrive first are queued."""
         while (batch, cycle) not in self._plans:
             self.receive()
         return self._plans.pop((batch, cycle))
@@ -65,7 +65,7 @@ class FrontEndLink:
     def look(self, timeout_s: float = 0.0) -> None:
         """Take what has come, if anything: a worker that waits for others must not miss that they are lost.
 
-        Up to a plan: what is asked after it is asked of a worker that has begun it.
+        Stop at a plan: messages after it are for a worker that has started it.
         """
         plans = len(self._plans)
         while len(self._plans) == plans and readable(self._control, timeout_s):

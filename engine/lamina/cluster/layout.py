@@ -164,7 +164,7 @@ class Layout:
 
     @property
     def attending(self) -> range:
-        """The attention workers, as `names` has them."""
+        """The attention workers' names, as in `names`."""
         return range(self.model_workers, self.model_workers + self.attention_workers)
 
     @property
@@ -228,7 +228,7 @@ class Scaled:
     layout: Layout
     partition: Partition
     device_tokens: int  # of a pool
-    pool_tokens: int  # with those beside the device
+    pool_tokens: int  # including those outside the device
     cores: list[int]  # of each worker
 
     @staticmethod

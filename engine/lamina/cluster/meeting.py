@@ -58,7 +58,7 @@ class Channels(Generic[K]):
                 yield end
 
     def check(self) -> None:
-        """Raise what a GPU has found wrong by now. The host's ends raise it when they are used."""
+        """Raise a GPU's error so far. The host's ends raise theirs when they are used."""
         for end in self._on_gpu():
             end.check()
 

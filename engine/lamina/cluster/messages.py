@@ -47,7 +47,7 @@ Kind: TypeAlias = Literal["model", "attention", "prefill"]
 class ModelSource(msgspec.Struct, frozen=True):
     """The source of a model and how to load it."""
 
-    source: str | dict[str, Any]  # its path, or its config as transformers has it
+    source: str | dict[str, Any]  # its path, or its config in transformers' format
     dtype: str | None
     rope: str
     load_format: LoadFormat
@@ -75,7 +75,7 @@ class WorkerConfig:
     most_rows: int  # of a batch, and of all together
     max_positions: int  # of a sequence
     arena_tokens: int  # of an attention worker, on its device
-    overcommit: float  # the share of them that it has room for beside the device
+    overcommit: float  # further slots outside the device, as a share of these
     decode_only: bool
     overlap: bool
     backend: str

@@ -113,7 +113,7 @@ def _live(
             return 0
         except BaseException as error:
             traceback.print_exc(file=sys.stderr)
-            with contextlib.suppress(ChannelError):  # the front end may have gone too
+            with contextlib.suppress(ChannelError):  # the front end may be lost too
                 messages.send(link.control, Failed(_sentence(error)), Deadline(1.0))
             return 1
     return 0

@@ -1,4 +1,4 @@
-"""The workers of an engine as the front end has them: started, sent to, received from, replaced, ended."""
+"""The front end's handle of an engine's workers: start, send, receive, replace, end."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ GPU_END_S = 0.5
 # From the first sign that something is wrong to knowing what.
 FAILURE_S = 1.0
 ENDED_LOOK_S = 0.01
-# How often workers that say nothing are asked whether they still work.
+# Period of heartbeats to silent workers.
 LOOK_S = 0.1
 # A worker that has connected says its name at once.
 GREETING_S = 5.0
 
 
-# What others send; a worker that comes to harm by itself gets other signals, or says why.
+# Signals sent from outside; a worker that fails by itself gets other signals, or reports why.
 _FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
 
 M = TypeVar("M", bound=messages.FromWorker)
@@ -64,7 +64,7 @@ class WorkerPool:
         self._pids: dict[int, int] = {}
         self._links: dict[int, Link] = {}
         self.monitor = HeartbeatMonitor(timeout_s, partial(_runs, machine, self._pids))
-        self._looked_s = 0.0  # when workers were last asked whether they work
+        self._looked_s = 0.0  # time of the last heartbeats
         self._killed_for_memory = host_memory.killed()
         self._waiting = DefaultSelector()
         self._received: list[deque[messages.FromWorker]] = [deque() for _ in configs]
@@ -307,7 +307,7 @@ class WorkerPool:
         while True:
             try:
                 ends = self._ends()
-            except EngineError as error:  # what they all come from has gone, and they with it
+            except EngineError as error:  # the fork server is lost, and all workers with it
                 return LostError(range(len(self.names)), "machine-lost", str(error), outside=True)
             if ends:
                 number, status = next(iter(ends.items()))
@@ -362,7 +362,7 @@ def _runs(machine: Workplace, pids: Mapping[int, int], number: int) -> bool:
 def _hang_up(
     links: dict[int, Link], monitor: HeartbeatMonitor, waiting: BaseSelector, listener: Listener
 ) -> None:
-    """A worker whose front end is gone ends."""
+    """End a worker when its front end is lost."""
     for link in links.values():
         link.close()
     links.clear()

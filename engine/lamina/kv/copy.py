@@ -26,7 +26,7 @@ Slots: TypeAlias = NDArray[np.int32]
 
 
 def new_file(where: KvCopies) -> IO[bytes]:
-    """Return a file for a copy that exists as long as a process has it open."""
+    """Return a file for a copy, which the system deletes when it is closed."""
     if where == "disk":
         return tempfile.TemporaryFile()
     return os.fdopen(os.memfd_create("lamina-kv"), "r+b")

@@ -24,7 +24,7 @@ T = TypeVar("T")
 # quarter if the worker was killed from outside.
 MOST_SETBACKS = 2.0
 FROM_OUTSIDE = 0.25
-# Requests that have ended, and what kept those that failed from being served.
+# Requests that have ended, and the error of those that failed.
 Over = list[tuple[Request, str | None]]
 
 
@@ -222,7 +222,7 @@ class BatchLoop:
         step.host_s += perf_counter() - started
 
     def _begin(self, batch: int) -> Step:
-        """A batch's next iteration, with those who make room and those who join."""
+        """A batch's next iteration, with preempted and joining requests."""
         step = Step(batch=batch, started_s=time.monotonic())
         self._joined[batch].clear()
         preempted, _ = self.scheduler.advance(batch)

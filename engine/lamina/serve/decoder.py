@@ -80,7 +80,7 @@ class Decoder:
         return sum(counts)
 
     def dropped(self) -> NDArray[np.int64]:
-        """Sequences that attention workers are to expect no more: names and pools. They are told now."""
+        """Tell attention workers to expect these sequences no more: names and pools."""
         if not self._dropped:
             return NO_PAIRS
         dropped, self._dropped = self._dropped, []
@@ -148,7 +148,7 @@ class Decoder:
         return bool(np.isin(request.rows, self._table.batches[request.batch]).any())
 
     def forget(self) -> None:
-        """All workers have lost all KV: they need not know which sequences have gone."""
+        """All workers have lost all KV: they need not know which sequences left."""
         self._builders = [DeltaBuilder() for _ in self._builders]
 
     def launch(self, batch: int, *, computes: bool = False) -> BatchDelta:

@@ -40,7 +40,7 @@ TIMEOUT_S = 20.0
 HEAD_START_S = 0.0005  # from a launch until the kernel certainly waits
 SPIN_S = 0.01  # the host polls, and does not sleep
 WARM_UP = 3
-NOT_COMPARED = Nccl(missing="it was not asked")
+NOT_COMPARED = Nccl(missing="not requested")
 
 
 def run(

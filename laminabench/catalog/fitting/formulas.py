@@ -131,7 +131,7 @@ def _samples(names: Sequence[str], columns: Sequence[tuple[Float64, ...]]) -> Sa
     return Samples(dict(zip(names, values, strict=True)), seconds)
 
 
-# One node's devices. Odd degrees such as 5 are kept: they are legal splits of real layers.
+# One node's devices, including odd degrees such as 5, which are legal splits of real layers.
 MAX_TP = 8
 
 

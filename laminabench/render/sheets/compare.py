@@ -14,6 +14,7 @@ from laminabench.catalog.models import DTYPE_BYTES
 from laminabench.render.format import gigabytes, number, share
 from laminabench.render.model import Cell as Written
 from laminabench.render.model import Sheet
+from laminabench.render.sheets.planned import sheet_of_load
 from laminabench.render.terminal import literal, print_answer, print_sheet
 from laminabench.runs.summary import number_at
 from laminabench.systems.registry import system
@@ -43,10 +44,24 @@ def sheet_of_runs(compared: SideBySide) -> Sheet:
 
 
 def sheets_of_systems(compared: Compared) -> list[Sheet]:
-    """Return one cell by its metrics, or several as a grid."""
+    """Return one cell by its metrics, several as a grid, or what each system needs under each load."""
+    if compared.loads:
+        return list(_sheets_of_loads(compared))
     if len(compared.cells) == 1:
         return [sheet_of_cell(compared.cells[0], compared.base)]
     return sheets_of_grid(compared.cells, compared.base, as_published=not compared.request.deployments)
+
+
+def _sheets_of_loads(compared: Compared) -> Iterator[Sheet]:
+    """Yield a table for each load; notes that several have are under the first."""
+    cells = {(cell.costs, cell.load): cell for cell in compared.cells}
+    noted: set[str] = set()
+    for load in compared.loads:
+        cell = cells.get((load.question.costs.name, load.name))
+        if cell:
+            notes = [note for note in _under([cell], compared.base) if note not in noted]
+            noted.update(notes)
+            yield sheet_of_load(load, cell, compared.base, notes)
 
 
 def sheet_of_cell(cell: Cell, base: str) -> Sheet:
@@ -54,9 +69,12 @@ def sheet_of_cell(cell: Cell, base: str) -> Sheet:
     left_out = f"{cell.dropped:,} requests" if cell.dropped else "no request"
     title = f"{cell.model} on {cell.trace}, modelled with {cell.label}, {left_out} left out"
     binds = [f"what binds {name}: {binding_of(summary)}" for name, summary in cell.summaries.items()]
-    return _by_metric(
-        cell.sides(base), title, [*binds, *behind([cell], base), *_assumed([cell], [*cell.summaries])]
-    )
+    return _by_metric(cell.sides(base), title, [*binds, *_under([cell], base)])
+
+
+def _under(cells: list[Cell], base: str) -> list[str]:
+    """Return the notes under a cell's table."""
+    return [*behind(cells, base), *_assumed(cells, [*cells[0].summaries])]
 
 
 def sheets_of_grid(cells: list[Cell], base: str, *, as_published: bool) -> list[Sheet]:

@@ -358,7 +358,7 @@ def _different(counted: Counted) -> str | None:
     """Return how requests differed from the trace, which makes the numbers another trace's."""
     texts = []
     if counted.other_length:
-        texts.append(f"{counted.other_length:,} requests got another number of tokens than they asked for")
+        texts.append(f"{counted.other_length:,} requests got another number of tokens than requested")
     if counted.prompt_tokens.other:
         texts.append(f"{counted.prompt_tokens.other:,} prompts had another length by the server's count")
     return "; ".join(texts) or None

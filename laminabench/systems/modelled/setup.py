@@ -242,7 +242,7 @@ def slices(setup: Setup, workers: Workers, layout: Layout, most: int) -> Slices:
     The piece before an attention is what makes q, k and v; what remains of a layer, norms and rotation too,
     is the piece after. K and V come after Q in it, in proportion to their rows (v2 paper 4.2.2), but for
     those of latent attention, which come first. With prompts there are more rows than the LM head has: its
-    time is apart.
+    time is separate.
     """
     head = not setup.prompt_budget
     absorbed = setup.absorb == "model"

@@ -236,13 +236,18 @@ def with_pool(setup: Setup, build: Callable[[Setup], Modelled], *, pulled: bool)
     )
 
 
+def pool_layout(model: ModelShape, workers: Workers) -> tuple[int, Layout]:
+    """Return how many engines these devices make, and the largest tensor parallelism of each."""
+    tp = max(each for each in model.tp_degrees(NODE_DEVICES) if workers.count % each == 0)
+    return workers.count // tp, Layout(tp)
+
+
 def engines_of(setup: Setup, workers: Workers, *, pulled: bool) -> tuple[int, Modelled]:
-    """Return how many engines these devices make, by the largest tensor parallelism, and one of them."""
-    degrees = [each for each in setup.model.tp_degrees(NODE_DEVICES) if workers.count % each == 0]
-    tp = max(degrees)
+    """Return how many engines these devices make, and one of them."""
+    engines, layout = pool_layout(setup.model, workers)
     alone = replace(
         setup,
-        deployment=Deployment(Workers(workers.device, tp)),
+        deployment=Deployment(Workers(workers.device, layout.tp)),
         # A prompt has all its memory from when it is begun until its KV is elsewhere.
         admission="reserve",
         # Lamina's workers have nothing but weights, activations and KV; vLLM keeps a share free.
@@ -255,6 +260,6 @@ def engines_of(setup: Setup, workers: Workers, *, pulled: bool) -> tuple[int, Mo
         pipelining=None,
     )
     try:
-        return workers.count // tp, homogeneous.build(alone)
+        return engines, homogeneous.build(alone)
     except UserError as error:
         raise error.within(f"--prefill pool:{workers}") from None

@@ -331,7 +331,7 @@ def _text(value: Any) -> str:
     if value is _NONE:
         return "not there"
     text = f"{value:.6g}" if isinstance(value, float) else str(value)
-    # Checksums and sources are told apart by their beginning.
+    # Checksums and sources are distinguished by their beginning.
     return text if len(text) <= 40 else f"{text[:12]}…"
 
 

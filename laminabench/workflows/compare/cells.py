@@ -25,6 +25,7 @@ from laminabench.traces.table import Trace
 from laminabench.util.errors import UserError
 from laminabench.util.json import Json
 from laminabench.util.parallel import spread
+from laminabench.workflows.compare.curves import Curve, curve_of
 from laminabench.workflows.compare.kernels import OtherKernels, with_own_kernels
 from laminabench.workflows.compare.runs import CellRun, run_of
 from laminabench.workflows.compare.sides import Side, SideBySide, modelled_estimates, side_by_side
@@ -71,8 +72,10 @@ class Cell:
     slo_tbt_ms: float
     slo_ttft_ms: float | None
     kinds_of_prices: str  # where they cannot be compared: which device has which
-    assumed: tuple[str, ...]  # prices and watts that nobody published, a sentence each
+    assumed: tuple[str, ...]  # unpublished prices and watts, a sentence each
+    load: str = ""  # as the spec's
     runs: tuple[CellRun, ...] = field(default=(), repr=False, compare=False)
+    curves: tuple[Curve, ...] = field(default=(), repr=False, compare=False)
 
     @property
     def band(self) -> str:
@@ -85,9 +88,9 @@ class Cell:
         return self._named(str(self.reading or ""))
 
     def _named(self, reading: str) -> str:
-        """Add the cost set, unless that is the era's."""
+        """Add the cost set, unless that is the era's, and the load."""
         own = self.reading is not None and self.reading.era.costs == self.costs
-        return reading if own else ", ".join(filter(None, (reading, self.costs)))
+        return ", ".join(filter(None, (reading, "" if own else self.costs, self.load)))
 
     @property
     def same_host(self) -> bool:
@@ -153,6 +156,7 @@ class Cell:
             "model": self.model,
             "trace": self.trace,
             "costs": self.costs,
+            **({"load": self.load} if self.load else {}),
             "era": self.reading.era.name if self.reading else None,
             "hosts_alike": self.same_host,
             "host": {name: host._asdict() for name, host in self.hosts.items()},
@@ -174,6 +178,13 @@ class Cell:
             "break_even_usd_per_board_hour": self.break_evens(base),
             "assumed": list(self.assumed),
             "compared": self.sides(base).describe(),
+            **(self._curves() if self.curves else {}),
+        }
+
+    def _curves(self) -> dict[str, Json]:
+        return {
+            "curves": {each.system: [point.describe() for point in each.points] for each in self.curves},
+            "errors": self.errors,
         }
 
 
@@ -219,13 +230,31 @@ def cell(
     costs: CostSet,
     done: Done | None = None,
     common: ReplayRequest | None = None,
+    *,
+    with_curves: bool = False,
 ) -> Cell:
     """Replay every system of the spec, except for what is `done`.
 
     With `common`, the request that all replays have in common, the cell has its Runs. Readings with all
-    hosts as slow as the era's have none: they explain a gain, and are no deployments.
+    hosts as slow as the era's have neither these nor curves: they explain a gain, and are no deployments.
     """
-    placement = placed(spec, model, trace, costs)
+    return cell_of(
+        placed(spec, model, trace, costs), spec, model, trace, costs, done, common, with_curves=with_curves
+    )
+
+
+def cell_of(
+    placement: Placed,
+    spec: ComparisonSpec,
+    model: ModelShape,
+    trace: Trace,
+    costs: CostSet,
+    done: Done | None = None,
+    common: ReplayRequest | None = None,
+    *,
+    with_curves: bool = False,
+) -> Cell:
+    """Replay every system on its devices, except for what is `done`."""
     requested, chosen, fitting = placement.requested, placement.chosen, placement.fitting
     done, requests = {} if done is None else done, fitting.prompt_tokens.tobytes()
     hypothetical = spec.reading is not None and spec.reading.same_host
@@ -238,6 +267,11 @@ def cell(
             done[key] = replayed.summary, run
     results = {name: done[name, each.setup, each.routed, requests] for name, each in chosen.items()}
     devices = placement.devices
+    curves = [
+        curve_of(name, each.setup, each.routed, fitting, spec.workload, results[name][0])
+        for name, each in chosen.items()
+        if with_curves and not hypothetical
+    ]
     other = OtherKernels() if hypothetical else with_own_kernels(chosen, fitting, spec.workload)
     return Cell(
         model=model.name,
@@ -263,7 +297,9 @@ def cell(
         slo_ttft_ms=spec.workload.slo_ttft_ms,
         kinds_of_prices=kinds_of_prices(devices),
         assumed=assumed_amounts(devices),
+        load=spec.load,
         runs=tuple(run for _, run in results.values() if run and stored),
+        curves=tuple(curves),
     )
 
 
@@ -293,6 +329,7 @@ class Grid:
     traces: list[Trace]
     common: ReplayRequest | None = None  # of all replays, where their Runs are stored
     costs_as_named: Mapping[str, str] = field(default_factory=dict)  # by the names that the sets have
+    with_curves: bool = False
 
 
 def grid_cells(
@@ -313,7 +350,7 @@ def _work(grid: Grid, place: tuple[int, int, int]) -> list[Cell]:
     if common is not None:
         common = structs.replace(common, costs=grid.costs_as_named[costs.name])
     done: Done = {}
-    return [cell(spec, model, trace, costs, done, common) for spec in specs]
+    return [cell(spec, model, trace, costs, done, common, with_curves=grid.with_curves) for spec in specs]
 
 
 def made_equal(

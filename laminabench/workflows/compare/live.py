@@ -19,9 +19,8 @@ from laminabench.util.errors import CheckFailedError, Interrupted, UserError
 from laminabench.util.progress import Listener, Once
 from laminabench.workflows.compare.rounds import compare_runs
 from laminabench.workflows.compare.sides import SideBySide
-from laminabench.workflows.replay import run
+from laminabench.workflows.replay import in_turns, run
 from laminabench.workflows.replay.run import free_directory
-from laminabench.workflows.replay.turns import in_turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +80,7 @@ def compare_live(
     compared, doubts = compare_runs(
         all_paths, base=paths[base][0], slo_tbt_ms=request.slo_tbt_ms, slo_ttft_ms=request.slo_ttft_ms
     )
-    return compared, [f"Runs are kept in {directory}", *doubts], all_paths
+    return compared, [f"Runs are in {directory}", *doubts], all_paths
 
 
 def require_new(directory: Path) -> None:

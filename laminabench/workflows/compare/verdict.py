@@ -18,7 +18,7 @@ def verdict_on(cell: Cell) -> Verdict:
         for name, summary in cell.summaries.items()
     ]
     within = limits(cell.slo_tbt_ms, cell.slo_ttft_ms)
-    subject = f"{cell.trace} with {cell.model}"
+    subject = f"{cell.trace} with {cell.model}" + (f" ({cell.load})" if cell.load else "")
     judged = verdict(contenders, within, subject=subject, baseline=baseline(cell.summaries))
     if judged.cheapest is None or judged.runner_up is None:
         return judged
@@ -69,6 +69,8 @@ def sentences_on(cells: Sequence[Cell]) -> tuple[str, ...]:
     verdicts = [verdict_on(cell) for cell in sourced]
     if len(verdicts) == 1:
         return verdicts[0].sentences
+    if all(cell.load for cell in sourced):
+        return tuple(sentence for each in verdicts for sentence in each.sentences[:2])
     if len({(cell.model, cell.trace) for cell in sourced}) == 1:
         labelled = zip(sourced, verdicts, strict=True)
         return tuple(f"{cell.label}: {each.sentences[0]}" for cell, each in labelled)

@@ -45,7 +45,7 @@ DEVICES = "h100,h20,a100-80g"
 BUDGET_TIMES = 2
 # Most tokens in an iteration that are worth trying with prompts: fewer make shorter gaps between tokens.
 PROMPT_BUDGETS = (512, 1024, 2048)
-# Of devices that only compute prompts: nobody decodes beside them.
+# Devices that only compute prompts: no requests decode on them.
 POOL_BUDGETS = (2048,)
 
 

@@ -59,7 +59,7 @@ def best_of_each(answer: Answer) -> list[Point]:
     best: dict[str, Point] = {}
     for point in sorted((each for each in answer.search.points if meets(each, limit)), key=order):
         best.setdefault(point.candidate.system, point)
-    return list(best.values()) or [answer.nearest] * (answer.nearest is not None)
+    return list(best.values()) or [each for each in (answer.nearest,) if each]
 
 
 def _contender(answer: Answer, point: Point) -> Contender:

@@ -107,7 +107,7 @@ class ReplayJournal:
             raise UserError("journal-missing", f"there is no {file}: nothing was interrupted there")
         journal, records = Journal.reopen(file)
         if journal.damage:
-            listener.note(f"{journal.damage}; what it told is replayed again")
+            listener.note(f"{journal.damage}; lost records are replayed again")
         try:
             header = msgspec.convert(records[0] if records else None, dict[str, Any])
             msgspec.convert(header, _Header)

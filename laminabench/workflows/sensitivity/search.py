@@ -57,7 +57,7 @@ class Question:
 
     def replayed(self, place: int | None, value: Value, name: str) -> Rate:
         on = self.with_input(place, value)[name]
-        # With iterations, which a steady window is found by.
+        # With iterations, which determine the steady window.
         summary = replay(self.trace, name, on.setup, self.workload, on.routed).summary
         rate, tbt = summary.throughput_tokens_per_s or 0.0, summary.tbt_ms
         if not rate:
@@ -119,7 +119,7 @@ class _Bracket:
     place: int
     low: Point
     high: Point
-    unchanged: Mapping[str, Rate]  # of who does not have this input
+    unchanged: Mapping[str, Rate]  # of systems without this input
 
 
 def _root(question: Question, bracket: _Bracket) -> tuple[float, int]:

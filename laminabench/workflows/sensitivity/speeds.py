@@ -17,7 +17,7 @@ from laminabench.catalog.step import decode_attention, priced, summed
 from laminabench.systems.modelled.setup import Setup
 from laminabench.util.errors import UserError
 
-# Rows at which cost sets are held against each other: of batches of long requests and of short ones.
+# Rows at which cost sets are compared: batches of long requests and of short ones.
 ROWS = (32, 512)
 
 

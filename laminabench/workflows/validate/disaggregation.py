@@ -293,7 +293,7 @@ def _replicated(row: Measured, setup: Setup) -> dict[str, float]:
 
 
 def _split(row: Measured, setup: Setup) -> dict[str, float]:
-    """Return a step of a split system as the simulator has it, ms: what a micro-batch spends where."""
+    """Return a step of a split system as simulated, ms: where a micro-batch spends its time."""
     spec = system(row.system).build(setup).spec
     assert setup.deployment.attention is not None
     devices = setup.deployment.attention.count

@@ -19,7 +19,7 @@ from laminabench.workflows.validate.server import replayed
 
 METRICS = ("ttft", "tpot", "latency")
 POINTS = {"p50": 50, "p90": 90, "p99": 99}
-# What is asked of a prediction without anything tuned on the run, in percent: of means, and of TPOT's points.
+# Targets for a prediction without anything tuned on the run, in percent: means, and TPOT's percentiles.
 TARGETS = {"ttft": 3.0, "tpot": 1.0, "latency": 1.0}
 TPOT_POINTS = 2.0
 AS_MEASURED = "nothing"

@@ -1,4 +1,4 @@
-"""The other direction: hosts' constants fitted to one device's loads, and held against the others'."""
+"""The other direction: hosts' constants fitted to one device's loads, and judged on the others'."""
 
 from __future__ import annotations
 

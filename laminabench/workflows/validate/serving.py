@@ -47,7 +47,7 @@ class ServerLoad:
     concurrency: int
     ttft_ms: float
     tpot_ms: float
-    measured: str  # the day; `-` where nobody says
+    measured: str  # the day; `-` if unknown
 
     @property
     def model(self) -> str:

@@ -147,7 +147,7 @@ def test_too_little_memory_is_refused(
 ) -> None:
     """Cut up for ranks, weights are there twice."""
     loaded: list[object] = []
-    monkeypatch.setattr(machine, "start", lambda *asked: loaded.append(asked))
+    monkeypatch.setattr(machine, "start", lambda *requested: loaded.append(requested))
     monkeypatch.setattr(host_memory, "free_bytes", lambda: 1_500_000_000)
     layout = shared(ranks, 2, pipelining="serial", partition="requests")
     error = refused(saved("llama-gqa"), layout, machine, kv_bytes=2_000_000_000)
@@ -195,9 +195,9 @@ def test_a_damaged_folder_leaves_the_machine_as_good_as_before(
 ) -> None:
     small_model("llama-gqa").save_pretrained(tmp_path)
     damage(tmp_path)
-    said = str(refused(tmp_path, shared(), machine, kv_tokens=100))
-    assert sentence in said
-    assert len(said) < 500
+    message = str(refused(tmp_path, shared(), machine, kv_tokens=100))
+    assert sentence in message
+    assert len(message) < 500
     assert not workers_of(machine)
     with Engine(saved("llama-gqa"), layout=shared(), machine=machine) as engine:
         assert len(engine.generate([[1, 2]])[0].completions[0].tokens) == 16
@@ -207,15 +207,15 @@ def test_a_replaced_model_in_the_same_folder_is_loaded(
     small_model: Any, saved: Saved, tmp_path: Path, machine: Machine
 ) -> None:
     """A machine remembers models; not those that have been written over."""
-    seen = []
+    observed = []
     for family in ("llama-gqa", "llama", "llama-gqa"):
         small_model(family).save_pretrained(tmp_path)
         for folder in (tmp_path, saved(family)):
             layout = shared()
             with Engine(folder, layout=layout, machine=machine, kv_tokens=100) as engine:
-                seen.append(engine.generate([[1, 2]])[0].completions[0].tokens)
-    assert seen[0::2] == seen[1::2]
-    assert seen[0] != seen[2]
+                observed.append(engine.generate([[1, 2]])[0].completions[0].tokens)
+    assert observed[0::2] == observed[1::2]
+    assert observed[0] != observed[2]
 
 
 def test_a_config_needs_dummy_weights(small_model: Any, machine: Machine) -> None:

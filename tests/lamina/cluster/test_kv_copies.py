@@ -40,7 +40,7 @@ def load() -> Load:
 def test_attention_workers_killed_between_steps(layout: str, where: str, load: Load, start: Start) -> None:
     """One after the other, and once both: then the copies that they have of each other are lost too."""
     family = FAMILIES.get(layout, "llama-gqa")
-    wanted = play(start(LAYOUTS[layout], family), load)
+    expected = play(start(LAYOUTS[layout], family), load)
     recomputed = []
     for kv_copies in (where, "none"):
         engine = start(replace(LAYOUTS[layout], kv_copies=kv_copies), family)
@@ -51,7 +51,7 @@ def test_attention_workers_killed_between_steps(layout: str, where: str, load: L
             if step == 9:
                 engine.inject_fault("attention 0")
 
-        assert play(engine, load, inject_fault) == wanted
+        assert play(engine, load, inject_fault) == expected
         sound(engine)
         recomputed.append(sum(fault.kv_tokens for fault in engine.faults))
     with_copies, without = recomputed
@@ -64,25 +64,25 @@ def test_attention_workers_killed_between_steps(layout: str, where: str, load: L
 @pytest.mark.long(but=["host"])
 @pytest.mark.parametrize("where", ["host", "worker"])
 def test_workers_killed_and_stopped_at_any_moment(where: KvCopies, load: Load, start: Start) -> None:
-    wanted = play(start(LAYOUTS["requests"]), load * 2)
+    expected = play(start(LAYOUTS["requests"]), load * 2)
     engine = start(replace(LAYOUTS["requests"], kv_copies=where))
     with harassed(engine, 11):
         made = play(engine, load * 2)
-    assert made == wanted
+    assert made == expected
     sound(engine)
 
 
 def test_all_of_a_long_sequence_is_read_back(start: Start) -> None:
     """Unless it is new, nothing is computed again; and its copy is gone when it has ended."""
     requests = [(text, Sampling(max_tokens=30, ignore_eos=True)) for text in prompts(90, 40, 7)]
-    wanted = play(start(LAYOUTS["requests"]), requests)
+    expected = play(start(LAYOUTS["requests"]), requests)
     engine = start(replace(LAYOUTS["requests"], kv_copies="host"))
 
     def inject_fault(step: int) -> None:
         if step in (30, 31, 50):
             engine.inject_fault(f"attention {step % 2}")
 
-    assert play(engine, requests, inject_fault) == wanted
+    assert play(engine, requests, inject_fault) == expected
     assert [fault.kv_tokens for fault in engine.faults] == [0, 0, 0]
     sound(engine)
     rows = 8 * engine.max_sequences

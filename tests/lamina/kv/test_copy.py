@@ -78,7 +78,7 @@ def test_an_iteration_that_was_not_received_is_repeated(path: str) -> None:
     copy = KvCopy(path, before, ROWS, LONGEST)
     before.allocate(5, 11)
     decode(before, copy, names, 5)
-    wanted = contents(before, 5)
+    expected = contents(before, 5)
     decode(before, copy, names)
 
     now = arena()
@@ -87,9 +87,9 @@ def test_an_iteration_that_was_not_received_is_repeated(path: str) -> None:
     assert not again.read(5, 18, slots)
     assert again.read(5, 16, slots)
     assert lengths(again) == {5: 16}
-    for old, new, sight in zip(wanted, contents(now, 5), SIGHTS, strict=True):
-        seen = 17 - sight.first(17) - 1  # by the token to come
-        assert torch.equal(old[:, len(old[0]) - seen :], new[:, len(new[0]) - seen :])
+    for old, new, sight in zip(expected, contents(now, 5), SIGHTS, strict=True):
+        observed = 17 - sight.first(17) - 1  # by the token to come
+        assert torch.equal(old[:, len(old[0]) - observed :], new[:, len(new[0]) - observed :])
 
 
 def test_a_long_sequence_is_copied_behind(path: str) -> None:
@@ -134,7 +134,7 @@ def test_memory_is_given_back_beyond_the_arenas_size(path: str) -> None:
     """Rows that were used keep theirs for the next sequence, up to that."""
     of = Arena(ArenaShape(layers=1, kv_heads=1, head_dim=1024, dtype=torch.float32), 60)
     copy = KvCopy(path, of, ROWS, LONGEST)
-    token_bytes, kept = 2 * 1024 * 4, []
+    token_bytes, copied = 2 * 1024 * 4, []
     for first, count, tokens in ((1, 3, 15), (4, 4, 10)):
         names = np.arange(first, first + count, dtype=np.int64)
         for name in names.tolist():
@@ -145,6 +145,6 @@ def test_memory_is_given_back_beyond_the_arenas_size(path: str) -> None:
                 pass
         of.release(names)
         copy.release(names.tolist())
-        kept.append(Path(path).stat().st_blocks * 512 // token_bytes)
-    assert kept[0] >= 3 * 16
-    assert kept[1] < 3 * 16
+        copied.append(Path(path).stat().st_blocks * 512 // token_bytes)
+    assert copied[0] >= 3 * 16
+    assert copied[1] < 3 * 16

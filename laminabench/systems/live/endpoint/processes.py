@@ -252,6 +252,6 @@ def until_terminated(work: Coroutine[Any, Any, Result]) -> Result:
             return runner.run(listening())
     except asyncio.CancelledError:
         if terminated.is_set():
-            # Whoever decides what follows from it hears it now.
+            # The retry policy decides now.
             signal.raise_signal(signal.SIGTERM)
         raise

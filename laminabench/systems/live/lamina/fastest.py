@@ -1,6 +1,6 @@
 """--deployment auto: which layout of this machine's cores decodes a trace fastest, from a moment of each.
 
-Cores are alike, so that dividing them between model and attention gains nothing by itself: whatever the two
+Cores are equal, so dividing them between model and attention gains nothing by itself: whatever the two
 take, (m + a) / (p + q) is no more than the larger of m / p and a / q. What a process loses with many threads,
 and workers with smaller batches and messages, only a measurement tells.
 """

@@ -145,7 +145,7 @@ class PreparedEngine(Prepared):
                 run.run()
                 records = recorded(engine, run.clock, log.before, self.process)
                 paging = paging_of(setup, engine)
-                run.note_faults()  # noticed when workers were asked for what they know
+                run.note_faults()  # noticed while records were collected
             facts = {**facts_of(setup, engine), **paging, **self.final_facts(records)}
         if self.choice:
             facts["deployment_auto"] = self.choice.describe()
@@ -209,7 +209,7 @@ def _as_begun(setup: LiveSetup, begun: Begun | None) -> LiveSetup:
 def _prefixes(setup: LiveSetup, trace: Trace) -> Callable[[int], Any] | None:
     """Return the leading blocks of a row's prompt, for a router.
 
-    Prompts are drawn, so none begin alike: what they share is what the trace says.
+    Prompts are random, so none share a prefix except as the trace says.
     """
     blocks = trace.prefix_blocks if setup.several else None
     return None if blocks is None else blocks.__getitem__

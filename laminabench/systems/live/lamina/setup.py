@@ -6,16 +6,13 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from laminabench.catalog.deployment import Deployment, Instances, Workers
 from laminabench.catalog.find_model import to_hf_config
 from laminabench.sim.spec import Admission, Pipelining
 from laminabench.systems.live import gpus
 from laminabench.systems.live.local import CPU, MAX_SEQUENCES, LocalSetup
-
-if TYPE_CHECKING:
-    pass
 
 DEPLOYMENT = "1xcpu+1xcpu"
 # Made-up weights have no longest text: positions rotate and are no rows of a table.

@@ -140,7 +140,7 @@ def feed_layout(setup: Setup) -> Layout:
 def attention_layout(setup: Setup, workers: Workers) -> Layout:
     """Return how attention workers form groups that share out requests and share their heads.
 
-    As few as leave half of their memory to KV, unless it is said.
+    As few as leave half of their memory to KV, unless given.
     """
     model, given = setup.model, workers.layout
     if given and (given.ep > 1 or given.pp > 1):

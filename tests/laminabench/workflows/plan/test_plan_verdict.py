@@ -42,10 +42,10 @@ def test_the_runner_up_is_the_cheapest_of_its_system(planned: Answer) -> None:
 
 
 def test_json_has_the_verdict_first_and_in_its_answer(planned: Answer) -> None:
-    found = described([planned])
-    assert list(found) == ["verdict", "includes", "answers"]
-    (row,) = found["answers"]
-    assert row["verdict"] == found["verdict"] == verdict_on(planned).describe()
+    result = described([planned])
+    assert list(result) == ["verdict", "includes", "answers"]
+    (row,) = result["answers"]
+    assert row["verdict"] == result["verdict"] == verdict_on(planned).describe()
     assert described([planned, planned])["verdict"] is None
 
 
