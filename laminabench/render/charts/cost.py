@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from laminabench.render.charts.chart import Chart, PlotlyJson, axis, dotted_line, label, marks, rounded
 from laminabench.render.model import listed
@@ -54,7 +54,7 @@ def cost_chart(named: Sequence[tuple[str, Curve]], slo_tbt_ms: float) -> Chart:
         "curves",
         "Cost and time between tokens",
         f"Lines of dollars a million tokens by time between tokens: {_words(named, slo_tbt_ms)}",
-        f"{_NOTE}: {listed(list(errors))}.",
+        " ".join((f"{_NOTE}: {listed(list(errors))}.", *dict.fromkeys(_within(named, slo_tbt_ms)))),
         traces,
         layout,
         420,
@@ -108,6 +108,15 @@ def _scaled(points: Sequence[tuple[CurvePoint, float]]) -> PlotlyJson:
         "x": rounded(1000 * each.tbt_s * scale for each, scale in points),
         "y": rounded(each.dollars_per_million * scale for each, scale in points),
     }
+
+
+def _within(named: Sequence[tuple[str, Curve]], slo_tbt_ms: float) -> Iterator[str]:
+    """Yield the deployments that meet the limit only with fewer requests at once than they take."""
+    for _, each in named:
+        best = each.cheapest(slo_tbt_ms)
+        if best is not None and 1000 * each.points[-1].tbt_s > slo_tbt_ms:
+            where = f"{each.system} {each.deployment}"
+            yield f"{where} is within the limit with at most {best.batch:,} requests at once."
 
 
 def _words(named: Sequence[tuple[str, Curve]], slo_tbt_ms: float) -> str:

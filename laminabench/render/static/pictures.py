@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -63,10 +64,12 @@ def cost_picture(named: Sequence[tuple[str, Curve]], slo_tbt_ms: float, title: s
     """Return cost against time between tokens of a comparison."""
     chart = cost_chart(named, slo_tbt_ms)
     with look():
-        figure, axes = sheet(width=PAGE, height=4.2)
+        entries = len(named) + 2  # the ring and the limit
+        columns = 4 if len(named) <= 2 else 3
+        figure, axes = sheet(width=PAGE, height=3.6 + 0.6 * math.ceil(entries / columns))
         plot(axes, chart)
         axes.set_title(printable(title), parse_math=False)
-        legend_of(figure, [axes], loc="outside upper center", ncols=len(named) + 2)
+        legend_of(figure, [axes], loc="outside upper center", ncols=columns)
         foot(figure, f"modelled; {chart.note}")
     return figure
 
