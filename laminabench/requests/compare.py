@@ -266,8 +266,8 @@ class CompareRequest(
             raise _not_applicable(shared[0].flag, _WHY_NOT[kind])
         if chosen and not self.planned:
             other = "--live" if kind == REPLAYS else self._sets_sides()
-            why = f"with {other} nothing is" if other else "that takes one --model and one --trace"
-            raise _not_applicable(chosen[0].flag, f"deployments that are chosen, and {why}")
+            why = f"not with {other}" if other else "for one --model on one --trace"
+            raise _not_applicable(chosen[0].flag, f"deployments that plan chooses: {why}")
         if self.equal_cost and self.equal_power:
             raise UserError(
                 "compare-equal-both",
