@@ -40,8 +40,8 @@ def test_a_point_is_the_replay_with_its_limit() -> None:
 
 
 def test_useful_points_under_every_load() -> None:
-    mine = ("--deployment", "vllm=2xh100", "--max-num-seqs", "vllm=24", "--mode", "open")
-    (cell,) = run("compare", *TRACE, "--model", "llama-33b", "--jobs", "1", *mine)["cells"]
+    flags = ("--deployment", "vllm=2xh100", "--max-num-seqs", "vllm=24", "--mode", "open")
+    (cell,) = run("compare", *TRACE, "--model", "llama-33b", "--jobs", "1", *flags)["cells"]
     points = cell["curves"]["vllm"]
     assert [each["batch"] for each in points][-3:] == [20, 22, 24]
     assert [each["batch"] for each in points] == sorted(each["batch"] for each in points)
