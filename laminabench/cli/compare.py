@@ -56,8 +56,8 @@ def compare(
     laminabench compare --live '--system vllm --deployment 2xcpu' --live '--system lamina' --trace azure-code
 
     With RUN: the first is the base of ratios. With --live: replays on this machine alternate, their Runs
-    are stored. With one --trace and one --model: each system on the cheapest deployment within the limits, as
-    plan finds it, at the trace's arrivals and saturated. With --systems, a --deployment or --equal-cost, or
+    are stored. With one --trace and one --model: plan selects each system's cheapest deployment within the
+    limits, at the trace's arrivals and saturated. With --systems, a --deployment or --equal-cost, or
     with several traces or models: every system is replayed (modelled) on every trace with every model and
     cost set; requests that do not fit into one of them are left out for all.
 

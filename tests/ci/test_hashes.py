@@ -40,7 +40,7 @@ def test_every_version_has_hashes(path: Path) -> None:
     assert [line for line in hashes if not re.fullmatch(r"    --hash=sha256:[0-9a-f]{64}( \\)?", line)] == []
 
 
-def test_what_is_locked_is_what_is_pinned_and_all_that_is_asked_for() -> None:
+def test_locked_versions_are_pinned_and_complete() -> None:
     pinned = dict(
         line.split("==") for line in (ROOT / "ci/constraints.txt").read_text().splitlines() if "==" in line
     )

@@ -39,7 +39,7 @@ def test_commands_and_their_options_are_in_it(page: str) -> None:
     assert ".SS laminabench traces import" in sections["TRACES"]
 
 
-def test_nothing_that_is_said_is_a_request_of_roff(page: str) -> None:
+def test_text_is_never_a_roff_request(page: str) -> None:
     requests = {line.split()[0] for line in page.splitlines() if line.startswith((".", "'"))}
     assert requests == {'.\\"', ".TH", ".SH", ".SS", ".PP", ".RS", ".RE", ".nf", ".fi", ".IP"}
 

@@ -50,7 +50,7 @@ def setup(folder: Path, **environment: str) -> tuple[int, str, list[str]]:
 @pytest.mark.long(but=["env c++"])
 @pytest.mark.skipif(shutil.which("c++") is None, reason="there is no compiler here")
 @pytest.mark.parametrize("compiler", ["", "env c++"])
-def test_a_whole_environment_is_kept_and_a_half_made_one_is_not(
+def test_a_complete_environment_stays_and_an_incomplete_one_does_not(
     python: Path, tmp_path: Path, compiler: str
 ) -> None:
     executable(tmp_path / "venv/bin/python", PYTHON)

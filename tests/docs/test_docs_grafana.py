@@ -12,7 +12,7 @@ from laminabench.util.live_progress import Expected, FaultEvent, Gaps, Moment
 from laminabench.workflows.replay.metrics_page import ReplayProgress
 
 
-def test_a_live_replay_exports_what_is_asked_of_it() -> None:
+def test_a_live_replay_exports_requested_fields() -> None:
     observed = ReplayProgress({"trace": "azure-conv"})
     observed.expected = Expected(requests=1, kv_capacity_tokens=9)
     observed.take(
@@ -65,7 +65,7 @@ def test_panels_have_places_of_their_own() -> None:
         assert alongside or below
 
 
-def test_the_data_source_is_chosen_by_who_looks() -> None:
+def test_the_reader_chooses_the_data_source() -> None:
     result = dashboard()
     variables = {each["name"]: each["type"] for each in result["templating"]["list"]}
     assert variables["datasource"] == "datasource"

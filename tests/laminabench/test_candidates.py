@@ -74,14 +74,14 @@ def test_boards_are_for_h2m2_alone_and_it_runs_on_nothing_else() -> None:
     assert {each.most_requests for each in within if each.system == "vllm"} == {None}
 
 
-def test_watts_may_be_limited_and_who_has_no_rating_is_out() -> None:
+def test_watts_may_be_limited_and_devices_without_rating_are_excluded() -> None:
     shape, tpu = model("llama3-70b"), load_devices()["tpu-v6e"]
     results = list(candidates(["vllm"], shape, [H100, H20, tpu], Limits(power_w=1600)))
     assert [str(each.deployment) for each in results] == ["1xh100", "2xh100", "1xh20", "2xh20", "4xh20"]
     assert any(each.deployment.model.device is tpu for each in candidates(["vllm"], shape, [tpu]))
 
 
-def test_borrowed_are_devices_that_nobody_measured() -> None:
+def test_unmeasured_devices_borrow() -> None:
     both = Candidate("lamina", next(deployments("lamina", model("llama3-8b"), [H100, H20])))
     assert both.borrowed(load_costs("vllm-0.14")) == ()
     pair = [each for each in deployments("lamina", model("llama3-8b"), [H100, H20]) if "h20" in str(each)]

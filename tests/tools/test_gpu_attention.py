@@ -85,6 +85,6 @@ def test_others_are_called_as_their_libraries_have_it(monkeypatch: pytest.Monkey
     assert calls["run"] == ((2, 8, 16), (4, 16, 2, 16))
 
 
-def test_who_is_not_installed_is_said() -> None:
+def test_missing_installations_are_reported() -> None:
     assert attention_others.installed("sdpa")
     assert attention_others.installed("flashinfer") == (importlib.util.find_spec("flashinfer") is not None)

@@ -21,7 +21,7 @@ def _facts(report: Report) -> list[Mapping[str, Any]]:
     return [row.facts for row in rows]
 
 
-def test_loads_are_measured_or_said_to_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loads_are_measured_or_reported_as_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     config = tiny("Llama")
     monkeypatch.setattr(engine, "free_bytes", lambda _: 10_000_000)
     report = engine.run(1e9, batches=(1, 3), contexts=(40, 100_000), steps=4, config=config, device="cpu")
@@ -68,7 +68,7 @@ def test_a_card_is_described_by_its_settings(tmp_path: Path, monkeypatch: pytest
     assert report.json()["product_flops"] == {"median": 8e14, "min": 7e14, "max": 9e14}
 
 
-def test_what_was_measured_before_one_that_fails_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measurements_before_a_failure_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(self: LocalCore, batch: int) -> None:
         if len(self._rows) == 2:
             raise RuntimeError("an illegal address\nwas read")
@@ -86,7 +86,7 @@ def test_what_was_measured_before_one_that_fails_is_kept(monkeypatch: pytest.Mon
 
 @pytest.mark.long
 @pytest.mark.usefixtures("emulated")
-def test_layouts_are_measured_and_what_fails_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layouts_are_measured_and_failures_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def measured(config: Any, way: str, *rest: Any) -> Any:
         if "in turn" in way:
             raise RuntimeError("no\nroom")
@@ -105,7 +105,7 @@ def test_layouts_are_measured_and_what_fails_is_said(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("starts", [True, False])
-def test_mps_runs_as_long_as_it_is_wanted(
+def test_mps_runs_as_long_as_it_is_needed(
     starts: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reported = tmp_path / "told"

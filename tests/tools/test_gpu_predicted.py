@@ -92,7 +92,7 @@ def test_an_iteration_is_its_slices_and_attention_without_a_host() -> None:
     assert whole == pytest.approx(step + attention, rel=0.01)
 
 
-def test_what_is_missing_is_said(tmp_path: Path) -> None:
+def test_missing_parts_are_reported(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="bench-gpu-no-runs"):
         predicted.run(tmp_path)
     left(tmp_path, measured("cudagraph", 1, 1024), card="NVIDIA T4")
@@ -115,5 +115,5 @@ def test_what_does_not_fit_a_modelled_card_is_left_out(tmp_path: Path) -> None:
         ("NVIDIA A100 80GB PCIe", "a100-80g"), ("NVIDIA A100-PCIE-40GB", "a100-40g"), ("NVIDIA T4", None),
     ],
 )  # fmt: skip
-def test_a_card_is_found_in_the_catalogue(card: str, name: str | None) -> None:
+def test_a_card_is_looked_up_in_the_catalogue(card: str, name: str | None) -> None:
     assert predicted.catalogue_name(card) == name

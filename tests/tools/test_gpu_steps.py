@@ -44,7 +44,7 @@ def _run(folder: Path | None, machine: Machine, *, quick: bool = False) -> Repor
     return all_steps.run(folder, quick=quick, device=lambda: "NVIDIA H100 80GB HBM3", runner=machine)
 
 
-def test_what_each_step_found_is_written(tmp_path: Path) -> None:
+def test_each_step_s_results_are_written(tmp_path: Path) -> None:
     rows = [{"batch": 20, "share": {"median": 0.91, "min": 0.9, "max": 0.92}, "refused": {}, "met": True}]
     result = {"benchmark": "attention-cuda", "rows": rows, "met": True}
     machine = Machine(attention=(0, json.dumps(result), ""))
@@ -105,7 +105,7 @@ def test_every_step_is_measured_by_something() -> None:
     assert {*steps._MEASURED, "tests", "predicted"} == set(steps.STEPS)
 
 
-def test_a_step_is_told_where_others_left_what_they_found(tmp_path: Path) -> None:
+def test_a_step_gets_the_other_steps_results(tmp_path: Path) -> None:
     commands: list[Sequence[str]] = []
 
     def runner(command: Sequence[str], limit_s: float) -> tuple[int, str, str]:  # noqa: ARG001
@@ -142,7 +142,7 @@ def test_the_folder_has_the_cards_name(tmp_path: Path, monkeypatch: pytest.Monke
     assert (tmp_path / "results" / "h100-80gb-hbm3" / "report.md").exists()
 
 
-def test_who_is_late_has_no_code() -> None:
+def test_a_timed_out_command_has_no_exit_code() -> None:
     assert all_steps._run(["sleep", "60"], 0.05) == (None, "", "")
     code, out, err = all_steps._run(["sh", "-c", "echo one; echo two >&2; exit 3"], 60)
     assert (code, out, err) == (3, "one\n", "two\n")

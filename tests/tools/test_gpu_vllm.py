@@ -95,7 +95,7 @@ def test_each_has_a_half_of_the_memory(tmp_path: Path, monkeypatch: pytest.Monke
     assert report.facts["met"] is None
 
 
-def test_what_was_measured_before_vllm_ends_is_kept(tmp_path: Path) -> None:
+def test_measurements_before_vllm_ends_are_stored(tmp_path: Path) -> None:
     report = run(stand_in(tmp_path, breaks_at=2))
     one, two, three = rows(report)
     assert one["iteration_s"]["median"] > 0

@@ -116,6 +116,7 @@ class KvCopy:
         self._free = np.flatnonzero(self._names == _NOBODY).tolist()
         self._batches: dict[int, _Batch] = {}
         self._behind: dict[int, int] = {}  # rows, by name
+        self._held = np.zeros(rows, np.int64)  # tokens that rows have memory for
 
     def stored(self) -> tuple[Ints, Ints]:
         """Return the sequences that are here, and how many of their first tokens."""
@@ -200,6 +201,11 @@ class KvCopy:
                 continue
             self._names[row] = _NOBODY
             self._free.append(row)
+            # Memory that was used is faster the next time, but there is to be no more of it than the arena's.
+            np.maximum(self._held, self._tokens, out=self._held)
+            if self._held.sum() <= self._slab.capacity:
+                continue
+            self._held[row] = self._tokens[row] = 0
             for part in self._parts:
                 with contextlib.suppress(OSError):  # a file system that has no holes
                     self._memory.madvise(mmap.MADV_REMOVE, part.begin + row * part.row_bytes, part.row_bytes)

@@ -56,8 +56,9 @@ def _assumed(system: str, setup: Setup) -> Iterator[str]:
             continue
         name = part.device.name
         lends = costs.measured_as(part.device)
-        if part is not deployment.attention and lends not in (name, ANY):
-            yield f"matrix products on {name} scaled from {lends}"
+        scaled = any(key.device == name and cost.origin.kind == "scaled" for key, cost in costs.gemm.items())
+        if part is not deployment.attention and (scaled or lends not in (name, ANY)):
+            yield f"matrix products on {name} scaled from {'another device' if scaled else lends}"
         attention: Mapping[Any, Any] = costs.latent if setup.model.latent else costs.attention
         lends = costs.source_of(attention, part.device) if attention else name
         if lends not in (name, ANY):

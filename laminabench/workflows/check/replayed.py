@@ -20,8 +20,7 @@ from laminabench.util.suggest import nearest
 from laminabench.workflows.check.case_file import Case
 from laminabench.workflows.check.golden import Obtained, Value
 from laminabench.workflows.check.verdict import require_samples
-from laminabench.workflows.replay import ReplayRequest, run
-from laminabench.workflows.replay.turns import in_turns
+from laminabench.workflows.replay import ReplayRequest, in_turns, run
 
 
 def replayed(_: None, case: Case, done: Callable[[], None] = lambda: None) -> tuple[Obtained, float]:

@@ -19,9 +19,8 @@ from laminabench.util.errors import CheckFailedError, Interrupted, UserError
 from laminabench.util.progress import Listener, Once
 from laminabench.workflows.compare.rounds import compare_runs
 from laminabench.workflows.compare.sides import SideBySide
-from laminabench.workflows.replay import run
+from laminabench.workflows.replay import in_turns, run
 from laminabench.workflows.replay.run import free_directory
-from laminabench.workflows.replay.turns import in_turns
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,7 +148,10 @@ def planned(
     stored: bool,
     with_curves: bool,
 ) -> Planned:
-    """Choose each system's deployment, and replay them; their Runs are stored if requested."""
+    """Choose each system's deployment, and replay them, with `stored` as Runs.
+
+    Curves are of the last load: of saturated deployments, where there are such.
+    """
     replay = structs.replace(request.replay, **request.limits())
     trace = traces[0] if traces else load(structs.replace(replay, trace=request.trace[0]), listener)
     loads = choose(request, trace, listener)
@@ -157,7 +160,7 @@ def planned(
     serving = [each for each in serving if base in each.best]
     plan = Plan(request, base, serving[0].spec(), [], [], {}, [loads[0].plan.model], [trace])
     common = plan.replay if stored else None
-    cells = [each.cell(trace, common, with_curves=with_curves) for each in serving]
+    cells = [each.cell(trace, common, with_curves=with_curves and each is serving[-1]) for each in serving]
     return Planned(plan, loads, cells)
 
 

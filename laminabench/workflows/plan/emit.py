@@ -45,7 +45,7 @@ _SIDE_PORT = "5600"
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Equal vLLM servers: how many, on what, and their flags beside those of the layout."""
+    """Equal vLLM servers: how many, on what, and their flags besides the layout's."""
 
     role: Literal["both", "prefill", "decode"]
     count: int

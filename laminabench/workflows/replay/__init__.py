@@ -1,7 +1,16 @@
 """The replay use case: from a typed request to its result. Everything that replays calls this."""
 
+from collections.abc import Iterator
+
 from laminabench.requests.replay import ReplayRequest
 from laminabench.systems.base import Replayed, Workload
 from laminabench.workflows.replay.run import Result, replay, run
 
-__all__ = ["ReplayRequest", "Replayed", "Result", "Workload", "replay", "run"]
+__all__ = ["ReplayRequest", "Replayed", "Result", "Workload", "in_turns", "replay", "run"]
+
+
+def in_turns(count: int, rounds: int) -> Iterator[tuple[int, int]]:
+    """(round, side), there and back: a machine that slows down slows no side more than another."""
+    for turn in range(rounds):
+        for side in range(count)[:: -1 if turn % 2 else 1]:
+            yield turn, side

@@ -18,8 +18,7 @@ from laminabench.systems.registry import live_system, prepare, system
 from laminabench.util.errors import Interrupted, UserError
 from laminabench.util.json import JsonObject
 from laminabench.util.progress import SILENT, Listener, Once
-from laminabench.workflows.replay import ReplayRequest, run
-from laminabench.workflows.replay.turns import in_turns
+from laminabench.workflows.replay import ReplayRequest, in_turns, run
 
 METRICS = {
     "tokens/s": "throughput_tokens_per_s",

@@ -112,7 +112,7 @@ def test_a_closed_replay_keeps_so_many_inside() -> None:
     assert engine.submitted == [(0, 0.0), (1, 0.0), (2, 0.1), (3, 0.2)]
 
 
-def test_an_engine_that_does_nothing_is_told_of() -> None:
+def test_an_idle_engine_is_reported() -> None:
     engine = Engine([1], works=False)
     with pytest.raises(StuckError, match=r"^1 requests wait, and 1000 steps did nothing for them"):
         offered(engine, order("saturate", engine.output))
@@ -133,7 +133,7 @@ def test_steps_that_make_no_token_are_not_for_ever_where_something_is_computed()
     assert steps == 2001
 
 
-def test_when_a_prompt_was_begun_with_is_told_by_the_clock_of_the_replay() -> None:
+def test_a_prompt_s_start_is_on_the_replay_s_clock() -> None:
     engine = Engine([2], prefills=True)
     first = next(event for event in offered(engine, order("saturate", engine.output)) if event[0] == "s")
     assert first[9] == [[0, pytest.approx(0.05)]]
@@ -160,7 +160,7 @@ def test_what_is_no_order_is_refused() -> None:
         Order.parse('{"model": "here"}')
 
 
-def test_variables_that_vllm_goes_by_are_told_and_no_secret() -> None:
+def test_vllm_s_variables_are_reported_without_secrets() -> None:
     variables = {
         "VLLM_CPU_OMP_THREADS_BIND": "0|1",
         "VLLM_MAX_TOKENS": "9",

@@ -30,7 +30,7 @@ def begun() -> Watch:
     return watch
 
 
-def test_it_tells_who_joined_ended_and_was_put_back() -> None:
+def test_it_reports_joined_ended_and_preempted_requests() -> None:
     watch = Watch(PROMPTS)
     first = watch.step({0: 1, 1: 1}, BOTH, counted(0, 1, generated=2))
     assert first == Step(2, 30, [0, 1], [], [], 0)
@@ -67,7 +67,7 @@ def test_a_part_of_what_is_computed_again_makes_no_token() -> None:
         ),
     ],
 )
-def test_anything_but_a_token_a_request_is_told_with_the_step(
+def test_other_than_one_token_per_request_is_reported_with_the_step(
     scheduled: dict[int, int], made: list[tuple[int, int, bool]], statistics: Counted | None, why: str
 ) -> None:
     with pytest.raises(UnlikeError, match=r"^prefill is not stripped out: in step 2, ") as error:
@@ -75,7 +75,7 @@ def test_anything_but_a_token_a_request_is_told_with_the_step(
     assert why in str(error.value)
 
 
-def test_of_a_vllm_that_computes_prompts_who_makes_no_token_while_others_do_was_put_back() -> None:
+def test_with_prefill_a_request_without_a_token_while_others_have_one_was_preempted() -> None:
     watch = Watch(PROMPTS, stripped=False)
     assert watch.served([]) == Step(0, 0, [], [], [], 0)  # a part of a prompt
     assert watch.served([(0, 1, False), (1, 1, False)]) == Step(2, 30, [0, 1], [], [], 0)

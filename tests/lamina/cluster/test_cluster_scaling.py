@@ -81,7 +81,7 @@ def test_workers_killed_before_and_after(load: Load, start: Start) -> None:
     sound(engine)
 
 
-def test_one_kv_head_is_stored_by_all_who_share_its_queries(load: Load, start: Start) -> None:
+def test_one_kv_head_is_stored_by_all_workers_that_share_its_queries(load: Load, start: Start) -> None:
     """More of them have room for as many tokens as before, and take over from each other."""
     token_bytes = 3 * (32 + 8) * 4  # layers, latent and rotated part, float32
     layout = shared(2, 2, pipelining="serial")

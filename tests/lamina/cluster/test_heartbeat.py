@@ -124,7 +124,7 @@ def test_a_front_end_without_a_core_gives_nothing_up(clock: Clock, links: Links)
     assert list(result) == [0], "while the front end looks on, silence counts"
 
 
-def test_a_worker_whose_work_is_slow_for_want_of_a_core_is_kept(clock: Clock, links: Links) -> None:
+def test_a_worker_that_is_slow_without_a_core_is_not_lost(clock: Clock, links: Links) -> None:
     monitor = HeartbeatMonitor(120.0, lambda _: False, clock)
     monitor.add(0, links[0].control)
     for busy_s, given_up in ((SLOW_S - 0.1, []), (SLOW_S + 0.1, [0])):

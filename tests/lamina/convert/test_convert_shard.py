@@ -277,7 +277,7 @@ def test_a_rank_holds_its_share_of_the_weights_only(small_model: SMALL) -> None:
     assert rank < whole * 0.52
 
 
-def test_a_tied_table_is_held_once(small_model: SMALL) -> None:
+def test_a_tied_table_is_stored_once(small_model: SMALL) -> None:
     model = small_model("llama-tied")
     sharded = convert(model).sharded(2)
     first, *_, last = sharded.bind(model, 1, Meeting(2).ranks[1])

@@ -71,7 +71,7 @@ def test_tensors_arrive(ends: Open, network: str, dtype: str, rows: int) -> None
 
 
 @pytest.mark.parametrize("size", [8, LARGE])
-def test_held_messages_are_not_overwritten_and_are_released_in_any_order(
+def test_unreleased_messages_are_not_overwritten_and_are_released_in_any_order(
     ends: Open, network: str, size: int
 ) -> None:
     sender, receiver = ends(network, size, slots=4)

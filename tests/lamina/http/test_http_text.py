@@ -75,7 +75,7 @@ def test_stops_where_a_slow_reader_would(stops: list[str], pieces: list[str]) ->
     assert reported == (whole if expected is None else expected)
 
 
-def test_text_that_may_begin_a_stop_is_held_back() -> None:
+def test_text_that_may_begin_a_stop_is_withheld() -> None:
     stopper = StopStrings(["END"])
     assert [stopper.feed(piece) for piece in ("a", "E", "N", "x", "E")] == ["a", "", "", "ENx", ""]
     assert stopper.flush() == "E"

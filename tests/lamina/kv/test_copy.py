@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -127,3 +128,23 @@ def test_rows_are_used_again(path: str) -> None:
     assert {3, 4, 5} < lengths(copy).keys()
     copy.keep({5})
     assert lengths(KvCopy(path, of, ROWS, LONGEST)).keys() == {5}
+
+
+def test_memory_is_given_back_beyond_the_arenas_size(path: str) -> None:
+    """Rows that were used keep theirs for the next sequence, up to that."""
+    of = Arena(ArenaShape(layers=1, kv_heads=1, head_dim=1024, dtype=torch.float32), 60)
+    copy = KvCopy(path, of, ROWS, LONGEST)
+    token_bytes, copied = 2 * 1024 * 4, []
+    for first, count, tokens in ((1, 3, 15), (4, 4, 10)):
+        names = np.arange(first, first + count, dtype=np.int64)
+        for name in names.tolist():
+            of.allocate(name, tokens)
+        for _ in range(2):
+            copy.append(0, names, of.extend(names))
+            while copy.catch_up():
+                pass
+        of.release(names)
+        copy.release(names.tolist())
+        copied.append(Path(path).stat().st_blocks * 512 // token_bytes)
+    assert copied[0] >= 3 * 16
+    assert copied[1] < 3 * 16

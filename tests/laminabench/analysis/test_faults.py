@@ -35,7 +35,7 @@ def test_the_dip_and_what_it_cost() -> None:
     assert (row.requests, row.kv_tokens) == (3, 30)
 
 
-def test_a_fault_that_nobody_struck_began_when_it_was_noticed() -> None:
+def test_a_spontaneous_fault_began_when_it_was_noticed() -> None:
     result = outcome_of([0.01] * 10 + [0.5] + [0.01] * 70)
     strikes = [injected(0, "attention 0", "kill", 0.105), injected(1, "model 0", "kill", 0.3)]
     (row,) = faults_of(result, [a_fault(0.2, 0.4)], strikes, 30.0)
@@ -91,7 +91,7 @@ def test_nothing_at_all_over_time() -> None:
     assert np.isnan(result.tbt_p50_ms).all()
 
 
-def test_the_checksum_is_of_which_request_said_what() -> None:
+def test_the_checksum_covers_each_request_s_tokens() -> None:
     assert tokens_sha256([[1, 2], [3]]) == tokens_sha256([(1, 2), (3,)])
     assert (
         len({tokens_sha256(rows) for rows in ([[1, 2], [3]], [[1], [2, 3]], [[1, 2, 3]], [[1, 2], [4]])}) == 4

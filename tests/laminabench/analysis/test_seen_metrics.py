@@ -225,7 +225,7 @@ def test_both_limits_count_from_when_a_request_was_sent(stream: Any, observed: O
     assert joint(outcome).over_tbt(limits, 1e9).tolist() == [0, 0, 0.5]
 
 
-def test_attempts_errors_and_counts_are_all_told(stream: Any, observed: ObserveRun) -> None:
+def test_attempts_errors_and_counts_are_reported(stream: Any, observed: ObserveRun) -> None:
     streams = [
         stream(chunks=[(0.1, 4)], attempts=3, prompt_counted=10, completion_counted=4, even=True),
         stream(chunks=[(0.2, 2)], prompt_counted=12, completion_counted=2),

@@ -42,7 +42,7 @@ def test_ratios_are_to_the_first(lamina: lb.Run, vllm: lb.Run) -> None:
     assert lb.compare(lamina, vllm, base=1).ratio("tbt_p99").value == pytest.approx(1 / ratio.value)  # type: ignore[operator]
 
 
-def test_kept_or_not_it_is_the_same(
+def test_a_saved_run_equals_one_in_memory(
     lamina: lb.Run, vllm: lb.Run, nowhere: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lamina.save("a")
@@ -55,7 +55,7 @@ def test_kept_or_not_it_is_the_same(
         assert all(own[name] == each["value"] for name, each in side["metrics"].items() if name in own), place
 
 
-def test_two_of_a_kind_are_told_apart_by_their_places(lamina: lb.Run) -> None:
+def test_two_of_a_kind_are_distinguished_by_position(lamina: lb.Run) -> None:
     other = lb.replay("profile:azure-conv", system="lamina", num_requests=200, batches=1, costs="vllm-0.14")
     assert list(lb.compare(lamina, other).table.side.unique()) == ["#1", "#2"]
 

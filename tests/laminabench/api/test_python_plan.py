@@ -90,7 +90,7 @@ def test_how_it_shows_itself(plan: lb.Plan) -> None:
     assert plan.plot()._repr_png_().startswith(b"\x89PNG")
 
 
-def test_kept_it_is_what_the_command_keeps(plan: lb.Plan) -> None:
+def test_a_saved_run_equals_the_command_s(plan: lb.Plan) -> None:
     from laminabench.workflows.plan.stored import read_plan
 
     result = read_plan(plan.save("plan"))

@@ -24,7 +24,7 @@ def test_numbers_are_the_summarys(lamina: lb.Run) -> None:
     assert lamina.cost.usd_per_hour == pytest.approx(40.64)
 
 
-def test_nothing_is_written_unless_asked_for(nowhere: Path) -> None:
+def test_nothing_is_written_unless_requested(nowhere: Path) -> None:
     lb.replay("profile:azure-conv", num_requests=20)
     assert list(nowhere.iterdir()) == []
     saved = lb.replay("profile:azure-conv", num_requests=20, out="mine")
@@ -183,7 +183,7 @@ def _rest(table: object) -> tuple[object, ...]:
     return tuple(getattr(table, name) for name in ("outcome", "prompt_tokens", "output_tokens"))
 
 
-def test_progress_is_on_stderr_if_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_is_on_stderr_if_requested(capsys: pytest.CaptureFixture[str]) -> None:
     today = {"model": "llama3-70b", "num_requests": 20, "system": "h2m2", "deployment": "1xh2m2"}
     quiet = lb.replay("profile:azure-conv", **today)  # type: ignore[arg-type]
     assert capsys.readouterr() == ("", "")

@@ -87,7 +87,7 @@ def set_up(folder: Path, python: Path) -> tuple[bool, list[str]]:
 
 
 @needs_machine
-def test_a_whole_environment_is_kept_and_looked_at_in_no_time(python: Path, tmp_path: Path) -> None:
+def test_a_complete_environment_stays_and_is_checked_fast(python: Path, tmp_path: Path) -> None:
     was_there, requested = set_up(tmp_path, python)
     assert not was_there
     installs = [each for each in requested if " install " in each]
@@ -139,7 +139,7 @@ def test_what_is_half_built_is_not_ready_and_is_built_anew(
 
 
 @needs_machine
-def test_a_package_that_is_gone_makes_it_not_ready(python: Path, tmp_path: Path) -> None:
+def test_a_missing_package_makes_it_not_ready(python: Path, tmp_path: Path) -> None:
     set_up(tmp_path, python)
     assert ready(tmp_path / "venv", "cpu")
     assert not ready(tmp_path / "venv", "cuda")
@@ -160,7 +160,7 @@ def test_what_is_no_environment_is_not_cleared_away(python: Path, tmp_path: Path
 
 
 @needs_machine
-def test_a_full_disk_is_told_before_anything_is_fetched(
+def test_a_full_disk_is_reported_before_anything_is_fetched(
     python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = shutil.disk_usage(tmp_path)
@@ -176,7 +176,7 @@ def test_a_full_disk_is_told_before_anything_is_fetched(
         (("shutil.which", lambda name: None if name == "g++" else name), "baseline-compiler-missing"),
     ],
 )
-def test_a_machine_it_cannot_be_on_is_told(
+def test_an_unsupported_machine_is_reported(
     changed: tuple[str, Any], code: str, python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("platform.system", lambda: "Linux")
@@ -216,7 +216,7 @@ def test_versions_are_read_from_the_names_of_records(tmp_path: Path) -> None:
     assert differences(expected, result) == ["torch 2.13.0+cpu instead of 2.14", "no numpy"]
 
 
-def test_it_is_found_by_the_variable_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_variable_takes_precedence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAMINABENCH_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("LAMINABENCH_VLLM", raising=False)
     with pytest.raises(UserError, match="baseline-not-ready"):

@@ -72,9 +72,7 @@ def test_pandas_is_called_what_it_is(ratio: float, words: str) -> None:
     assert traces.than_ours(ratio) == f"{words} than ours"
 
 
-def test_the_whole_replay_is_held_against_imports_in_turns(
-    facts: Facts, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_replay_is_compared_with_imports_in_turns(facts: Facts, monkeypatch: pytest.MonkeyPatch) -> None:
     commands: list[str] = []
     monkeypatch.setattr(sim, "_run", lambda command: commands.append(" ".join(command)))
     monkeypatch.setattr(sim, "resolve", lambda name, **_: resolved(name, offline=True).first(8))

@@ -54,7 +54,7 @@ def notes(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(("seconds", "faster"), [(1000.0, True), (1e-9, False)])
-def test_every_judged_row_is_held_against_it(
+def test_every_judged_row_is_compared_with_it(
     facts: Callable[..., dict[str, Any]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -129,7 +129,7 @@ def test_another_model_decodes(facts: Facts, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.skipif(CORES < 2, reason="model worker and attention worker have a core each")
-def test_what_is_printed_has_targets_beside_it(shell: Shell) -> None:
+def test_output_has_targets_next_to_it(shell: Shell) -> None:
     _, out, _ = shell("engine", "--compare", "rotational,serial", "--batch", "2", "--context", "9",
                       "--output-tokens", "3", "--rounds", "1")  # fmt: skip
     for words in ("rotational / serial: ", "target 1.25", "target 1 ms", "of 20 requests", "target 0.5 ms"):

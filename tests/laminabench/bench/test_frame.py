@@ -31,7 +31,7 @@ def drawn(report: Report) -> list[str]:
     return console.export_text().splitlines()
 
 
-def test_actions_alternate_and_each_rounds_end_is_told() -> None:
+def test_actions_alternate_and_each_round_s_end_is_reported() -> None:
     calls: list[str] = []
     messages: list[tuple[int, int | None]] = []
     actions = {name: lambda name=name: calls.append(name) or len(calls) for name in "ab"}
@@ -46,7 +46,7 @@ def test_a_ratio_is_of_the_same_round() -> None:
     assert ratios([2.0, 30.0, 8.0], [1.0, 10.0, 2.0]) == Spread(3.0, 2.0, 4.0)
 
 
-def test_rounds_are_no_fewer_than_asked_for() -> None:
+def test_rounds_are_no_fewer_than_requested() -> None:
     assert list(rounds_for(0.0, 3)) == [0, 1, 2]
 
 
@@ -69,7 +69,7 @@ def test_a_report_is_drawn_with_its_verdicts() -> None:
     assert [line.split() for line in lines[2:]] == [["what", "GB/s"], ["[a]", "12", "met"]]
 
 
-def test_times_are_drawn_beside_their_targets() -> None:
+def test_times_are_drawn_next_to_their_targets() -> None:
     rows = [
         timed("fast", [1.5e-6, 2e-6, 9e-6], 20e-6),
         timed("long", [3.0], None),

@@ -82,7 +82,7 @@ def test_a_set_is_written_that_replays_take(
         (("--system", "vllm", "--ray", "auto"), "usage"),
     ],
 )
-def test_mistakes_are_said_before_anything_is_measured(
+def test_mistakes_are_reported_before_anything_is_measured(
     command: Any, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], code: str
 ) -> None:
     monkeypatch.setattr(calibrate, "in_rounds", None)

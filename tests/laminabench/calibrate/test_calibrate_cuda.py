@@ -95,7 +95,7 @@ def test_no_name_is_one_of_the_catalogue() -> None:
     ("words", "code"),
     [((), "bench-no-gpu"), (("--system", "vllm"), "usage"), (("--ray", "auto"), "usage")],
 )
-def test_what_cannot_be_measured_is_said(
+def test_what_cannot_be_measured_is_reported(
     words: tuple[str, ...], code: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target = tmp_path / "set.toml"

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from laminabench.calibrate import vllm
-from laminabench.calibrate.parted import CHUNK, STEP
-from laminabench.calibrate.vllm import Chunks, Decoding
+from laminabench.calibrate.vllm import CHUNK, STEP, Chunks, Decoding
 from laminabench.cli.main import run
 from laminabench.systems.live.vllm.process import VllmEndedError
 from laminabench.systems.live.vllm.runner import Received, Session

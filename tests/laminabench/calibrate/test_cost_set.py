@@ -105,7 +105,7 @@ def test_between_workers_are_lines_over_batches() -> None:
     assert (alone.networks, alone.host) == ({}, assumed_host())
 
 
-def test_what_workers_do_beside_their_work_is_added() -> None:
+def test_overhead_of_workers_is_added() -> None:
     alone = cost_set(made())
     between: dict[Point, list[float]] = {("boundary", 1): [1e-4], ("boundary", 4): [1e-4]}
     for batch in (1, 4):

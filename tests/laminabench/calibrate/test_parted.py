@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from laminabench.calibrate.cost_set import Made, cost_set
-from laminabench.calibrate.parted import CHUNK, STEP, parted, read_rate
 from laminabench.calibrate.rounds import Repeats
-from laminabench.calibrate.vllm import WORDS
+from laminabench.calibrate.vllm import CHUNK, STEP, WORDS, parted, read_rate
 from laminabench.catalog.cost_file import assumed_host
 from laminabench.catalog.find_model import model
 from laminabench.catalog.provenance import attention_sources

@@ -141,7 +141,7 @@ def test_v1_table3_needs_the_bandwidths_that_table_3_prints(name, count):
     assert {(row["priced_by"], row["kind"]) for row in gemms} == {("derived times", "derived")}
 
 
-def test_v1_table3_is_nobody_s_measurement_and_no_default():
+def test_v1_table3_is_not_measured_and_no_default():
     costs, on = load_costs("v1-table3"), device("a100-40g")
     assert costs.describe()["measured"] == []
     assert "never compared" in accuracy_of_set(costs.name)

@@ -263,7 +263,7 @@ def test_a_file_that_is_not_a_config_is_refused(tmp_path):
             from_config_json(path)
 
 
-def test_a_modelled_model_may_be_held_in_another_type():
+def test_a_modelled_model_may_have_another_type():
     plain, narrow = modelled("llama3-70b"), modelled("LLaMA3-70B@FP8")
     assert narrow.name == "llama3-70b@fp8"
     assert narrow.weight_bytes * 2 == plain.weight_bytes == 2 * plain.parameters
@@ -286,7 +286,7 @@ def test_a_name_of_nothing_that_is_there_is_refused(find, name, code):
         find(name)
 
 
-def test_a_config_json_may_be_held_in_another_type(tmp_path):
+def test_a_config_json_may_have_another_type(tmp_path):
     path = _write(tmp_path)
     assert modelled(f"{path}@int8").dtype == "int8"
     assert modelled(str(path)) == model(str(path))

@@ -42,7 +42,7 @@ def test_matrix_products(name: str, costs: str, on: str) -> None:
         ("deepseek-v3", "vllm-0.24", "h200"),  # of a latent KV
     ],
 )
-def test_attention_of_who_decodes(name: str, costs: str, on: str) -> None:
+def test_attention_of_decoding_requests(name: str, costs: str, on: str) -> None:
     shape, own, there = modelled(name), load_costs(costs), device(on)
     faster = attention_faster(own, there, 0.5)
     before, after = (decode_attention(each, shape, there, 1, ROWS) for each in (own, faster))

@@ -226,7 +226,7 @@ def test_formats_of_weights_and_kv(tmp_path, quantization, formats):
     assert (read.dtype, read.kv_dtype) == formats
 
 
-def test_what_modelopt_quantized_may_be_said_beside_the_config(tmp_path):
+def test_modelopt_s_quantization_file_next_to_the_config_is_read(tmp_path):
     alongside = {"quantization": {"quant_algo": "FP8", "exclude_modules": ["lm_head"]}}
     (tmp_path / "hf_quant_config.json").write_text(json.dumps(alongside))
     assert _read(tmp_path, LLAMA).dtype == "fp8"

@@ -70,7 +70,7 @@ def test_its_network_goes_before_the_catalogue_s() -> None:
 @pytest.mark.parametrize(
     ("requested", "network"), [(None, SHM), ("shm", SHM), ("fhbn", parse_network("fhbn"))]
 )
-def test_a_replay_takes_its_network_unless_asked(
+def test_a_replay_uses_the_set_s_network_by_default(
     set_file: str, requested: str | None, network: Network
 ) -> None:
     request = ReplayRequest(

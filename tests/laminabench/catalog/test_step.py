@@ -58,7 +58,7 @@ def test_data_parallel_groups_have_their_share_of_rows_and_exchange_tokens():
     assert float(shared.absorb_s[0] + shared.expand_s[0]) > 0
 
 
-def test_shared_experts_are_computed_beside_the_others_where_rows_are_few(monkeypatch):
+def test_shared_experts_overlap_routed_ones_at_few_rows(monkeypatch):
     shape = modelled("kimi-k2.5")
     alongside = model_step(SHEET, shape, H200, 8, [8, 512])
     monkeypatch.setattr(step, "ROWS_BESIDE", 0)

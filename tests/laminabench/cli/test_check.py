@@ -99,7 +99,7 @@ def test_processes_come_to_the_same(as_json: Any) -> None:
 
 
 @pytest.mark.usefixtures("shell")
-def test_a_planted_slowdown_of_three_per_cent_is_found_with_its_coefficients(
+def test_an_injected_slowdown_of_three_per_cent_is_detected_with_its_coefficients(
     shell: Any, as_json: Any
 ) -> None:
     write_costs(load_costs("vllm-0.14"), Path("mine.toml"))
@@ -125,9 +125,7 @@ def test_a_planted_slowdown_of_three_per_cent_is_found_with_its_coefficients(
 
 
 @pytest.mark.usefixtures("cases")
-def test_a_slower_code_is_found_and_called_that(
-    shell: Any, as_json: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slower_code_is_detected_and_named(shell: Any, as_json: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     as_json(*CHECK, "--update")
     real = homogeneous.device_timing
 
@@ -182,7 +180,7 @@ def test_half_an_update_is_none(refused: Any, cases: Path) -> None:
 
 @pytest.mark.usefixtures("cases")
 @pytest.mark.parametrize("flags", [("--junit", "cases.toml/x.xml"), ("--markdown", "cases.toml/x.md"), ()])
-def test_what_cannot_be_written_is_told_before_anything_runs(
+def test_an_unwritable_output_is_reported_before_anything_runs(
     refused: Any, cases: Path, flags: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not flags:
@@ -220,12 +218,12 @@ def test_what_a_replay_would_not_understand(
     refused(reported, *CHECK)
 
 
-def test_what_is_not_there_is_told(refused: Any) -> None:
+def test_missing_input_is_reported(refused: Any) -> None:
     refused("cannot read ci/regression.toml: No such file or directory\n", "check")
 
 
 @pytest.mark.usefixtures("pretended")
-def test_what_is_measured_is_told_from_noise(shell: Any, as_json: Any) -> None:
+def test_measurements_are_distinguished_from_noise(shell: Any, as_json: Any) -> None:
     Path("cases.toml").write_text(LIVE)
     as_json(*CHECK, "--update")
     path = Path("golden/live.json")

@@ -88,7 +88,7 @@ def test_a_page_of_runs_that_are_there(shell: Any) -> None:
         (("--model", "llama-65b", "--out", "kept"), "compare-keep-one"),
     ],
 )
-def test_what_cannot_be_kept_is_refused(shell: Any, more: tuple[str, ...], code: str) -> None:
+def test_what_cannot_be_saved_is_refused(shell: Any, more: tuple[str, ...], code: str) -> None:
     before = set(Path().iterdir())
     exit_code, out, _ = shell(*ONE, *OPTIONS["eras"], *more, "--json")
     assert (exit_code, json.loads(out)["error"]["code"]) == (2, code)

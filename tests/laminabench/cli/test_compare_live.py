@@ -66,7 +66,7 @@ def test_a_flag_of_the_comparison_holds_for_all_and_a_side_may_differ(as_json: A
 @pytest.mark.parametrize(
     ("error", "ends", "message"), [(UserError, 2, "error"), (CheckFailedError, 1, "check failed")]
 )
-def test_what_goes_wrong_is_told_of_its_side_and_finished_rounds_stay(
+def test_an_error_names_its_side_and_finished_rounds_stay(
     error: Any, ends: int, message: str, shell: Any, made_up_engine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps = made_up_engine.step

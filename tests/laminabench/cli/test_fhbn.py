@@ -35,7 +35,7 @@ def test_the_table_has_sizes_targets_and_limits(shell: Any) -> None:
         assert words in out
 
 
-def test_json_has_what_was_found(as_json: Any, tmp_path: Path) -> None:
+def test_json_has_the_findings(as_json: Any, tmp_path: Path) -> None:
     result = as_json(*SHORT, "--out", "run", "--plot", "fig.svg")
     assert [(row["engine"], row["bytes"]) for row in result["rows"]] == [("shm", 64), ("shm", 4096)]
     expected = {"rtt_us_p50", "rtt_us_p99", "gb_per_s", "read_gb_per_s", "share_of_memcpy", "share_of_limit"}
@@ -59,7 +59,7 @@ def test_a_picture_that_fails_does_not_take_the_result_away(
     assert len(json.loads(out)["rows"]) == 2
 
 
-def test_the_table_says_what_nobody_has_verified_and_fits(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_says_what_is_not_verified_and_fits(capsys: pytest.CaptureFixture[str]) -> None:
     def row(engine: str, size: int, *, met: bool | None = None, **facts: Any) -> Row:
         took = {"rtt_us_p50": 1e4, "rtt_us_p99": 1e5, "gb_per_s": 99.97, "read_gb_per_s": 12.3}
         shares = {"share_of_memcpy": 1.0, "share_of_limit": 0.001, "target": None}
@@ -91,7 +91,7 @@ def test_notes_say_what_was_written_and_what_auto_is(shell: Any) -> None:
     assert "wrote run" in err
 
 
-def test_what_is_skipped_is_said(printed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_skipped_items_are_reported(printed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     out = printed("bench", "fhbn", "--seconds", "0.05", "--sizes", "64")
     assert "gloo skipped: torch is not installed" in out
@@ -131,7 +131,9 @@ def test_mistakes_are_one_sentence(refused: Any, tmp_path: Path, arguments: list
 
 
 @pytest.mark.parametrize("command", [["bench", "fhbn"], ["fhbn", "devices"]])
-def test_a_missing_extra_is_told(refused: Any, monkeypatch: pytest.MonkeyPatch, command: list[str]) -> None:
+def test_a_missing_extra_is_reported(
+    refused: Any, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
     for name in [name for name in sys.modules if name.startswith(("lamina.fhbn", "laminabench.bench.fhbn"))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "msgpack", None)
@@ -139,7 +141,7 @@ def test_a_missing_extra_is_told(refused: Any, monkeypatch: pytest.MonkeyPatch, 
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
-def test_a_gpu_that_is_not_there_is_told(refused: Any) -> None:
+def test_a_missing_gpu_is_reported(refused: Any) -> None:
     for engines in ([], ["--engines", "softnic,mlx5"]):
         refused("this benchmark needs a GPU", "bench", "fhbn", "--device", "cuda", *engines)
 
@@ -202,7 +204,7 @@ def test_json_says_of_each_engine_why_not(as_json: Any) -> None:
     assert all(sentence and "\n" not in sentence for sentence in sentences)
 
 
-def test_a_device_is_a_row_and_its_gids_are_asked_for(
+def test_a_device_is_a_row_and_its_gids_are_queried(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gid = Gid(1, "fe80:0000:0000:0000:0000:0000:0000:0001", "RoCE v2", "dummy0")

@@ -52,7 +52,7 @@ def test_an_unknown_name_is_refused_with_the_nearest(refused: Any) -> None:
     assert not Path("figures").exists()
 
 
-def test_kept_measurements_are_of_the_folder_named(as_json: Any, refused: Any) -> None:
+def test_stored_measurements_are_of_the_named_folder(as_json: Any, refused: Any) -> None:
     Path("nothing").mkdir()
     facts = as_json("figures", "fig13", "--results", "nothing", *DRAFT)
     assert "no ping-pong was measured" in facts["figures"][0]["how"]

@@ -186,7 +186,7 @@ def test_closed_streams_keep_the_exit_code(
     ],
     ids=str,
 )
-def test_too_little_memory_is_said_however_it_shows(error: Exception) -> None:
+def test_too_little_memory_is_reported_however_it_shows(error: Exception) -> None:
     assert (end_of(error).exit_code, end_of(error).error_code) == (2, "out-of-memory")
 
 

@@ -77,7 +77,7 @@ def test_every_one_replayed_has_the_same_winner(as_json: Any, trace: str) -> Non
     assert searched["answers"][0]["front"] == every["answers"][0]["front"]
 
 
-def test_the_plan_is_kept(as_json: Any, refused: Any, trace: str) -> None:
+def test_the_plan_is_saved(as_json: Any, refused: Any, trace: str) -> None:
     call = ("plan", "--trace", trace, "--slo-tbt-p99-ms", "100", *FEW, "--jobs", "1")
     result = as_json(*call)
     folder = Path(result["plan_dir"])

@@ -93,7 +93,7 @@ def out(*, quiet: bool = False) -> Output:
 
 
 @pytest.mark.parametrize(("terminal", "drawn"), [("xterm", True), ("dumb", False)])
-def test_a_person_sees_bars_and_what_is_said_stays(
+def test_a_terminal_shows_bars_and_retains_messages(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], terminal: str, drawn: bool
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
@@ -124,7 +124,7 @@ def test_a_person_sees_bars_and_what_is_said_stays(
     assert speaker._board.display is None
 
 
-def test_where_nobody_watches_long_work_says_lines(
+def test_without_a_terminal_long_work_prints_lines(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(progress, "LINES_EVERY_S", 0.02)

@@ -28,7 +28,7 @@ def command(url: str) -> tuple[str, ...]:
     return ("record", "--url", url, "--model", "mock", *trace, "--request-rate", "200", "-q")
 
 
-def test_a_recording_is_kept_as_one_file_that_is_predicted(
+def test_a_recording_is_saved_as_one_file_that_is_predicted(
     as_json: Any, command: tuple[str, ...], tmp_path: Path
 ) -> None:
     target = tmp_path / "mine.toml"
@@ -43,7 +43,7 @@ def test_a_recording_is_kept_as_one_file_that_is_predicted(
     assert [path.name for path in Path().iterdir() if path.name == "runs"] == []
 
 
-def test_what_is_missing_is_said_before_anything_is_sent(
+def test_missing_options_are_reported_before_anything_is_sent(
     shell: Any, command: tuple[str, ...], tmp_path: Path
 ) -> None:
     for words, code in (

@@ -119,7 +119,7 @@ def test_it_agrees_with_the_modelled_cluster(layout: str) -> None:
     assert result.differences()
 
 
-def test_a_number_that_was_not_told_is_missed() -> None:
+def test_a_missing_number_is_requested() -> None:
     pace = {"kept": True, "late_share": 0.0}
     result = Agreement(
         "", {"tokens/s": 101.0}, {"tokens/s": 100.0, "TBT p50": 5.0}, 0.1, {"tokens/s": 9.0}, pace

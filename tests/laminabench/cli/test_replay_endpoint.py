@@ -38,7 +38,7 @@ def ask(url: str) -> tuple[str, ...]:
     return (*OPENAI, "--url", url, "--model", "mock", "-q")
 
 
-def test_a_run_is_kept_that_reads_as_it_was_printed(as_json: Any, ask: tuple[str, ...]) -> None:
+def test_a_saved_run_reads_as_it_was_printed(as_json: Any, ask: tuple[str, ...]) -> None:
     facts = as_json(*ask, "--mode", "closed", "--concurrency", "3")
     assert facts["requests"] == {"completed": REQUESTS, "rejected": 0, "unfinished": 0, "failed": 0}
     assert facts["tokens_generated"] == CHUNKS * REQUESTS
@@ -61,7 +61,7 @@ def test_hardware_that_is_named_gives_a_price(as_json: Any, ask: tuple[str, ...]
     assert facts["deployment"].startswith("4xh100 at http://127.0.0.1:")
 
 
-def test_no_key_is_kept_or_printed(
+def test_no_key_is_stored_or_printed(
     shell: Any, ask: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = tmp_path / "key"

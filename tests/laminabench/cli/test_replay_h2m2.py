@@ -29,7 +29,7 @@ def test_every_mode_and_admission(as_json: Any, mode: list[str], admission: str)
         assert facts["preemptions"] > 0
 
 
-def test_a_run_keeps_what_the_memories_held(as_json: Any) -> None:
+def test_a_run_stores_the_memories_contents(as_json: Any) -> None:
     facts = as_json("replay", *SMALL, "--deployment", "2xh2m2", "--policy", "sjf")
     run = read_run(Path(facts["run_dir"]))
     memory, rows = run.outcome.memory, run.outcome.iterations

@@ -46,7 +46,7 @@ def test_it_has_the_keys_of_a_modelled_replay_and_says_live(as_json: Any, preten
 
 
 @pytest.mark.usefixtures("pretended")
-def test_work_out_of_order_fails_the_check_after_the_run_is_kept(
+def test_work_out_of_order_fails_the_check_after_the_run_is_saved(
     shell: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lamina.pipeline.check_schedule", lambda *_: ["model 0 did one [bold]thing"] * 3)
@@ -256,7 +256,7 @@ FAULTY = (
 )
 
 
-def test_prefill_workers_are_asked_for_and_have_names(as_json: Any, pretended: dict[str, Any]) -> None:
+def test_prefill_workers_are_requested_and_have_names(as_json: Any, pretended: dict[str, Any]) -> None:
     as_json(*FAULTY, "--prefill", "2", "--oversubscribe")
     assert pretended["setup"].layout()["prefill_workers"] == 2
     assert pretended["setup"].names() == ["model 0", "attention 0", "prefill 0", "prefill 1"]

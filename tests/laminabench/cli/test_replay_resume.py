@@ -94,7 +94,7 @@ def test_interrupted_again_and_again_it_ends_as_if_it_never_had(
         assert saved[name] == before[name], name
 
 
-def test_how_it_is_told_can_be_said_anew(shell: Any, as_json: Any, cut_off: Any) -> None:
+def test_reporting_options_can_change_on_resume(shell: Any, as_json: Any, cut_off: Any) -> None:
     interrupted(shell, cut_off, "--slo-tbt-ms", "3")
     # The same again is no contradiction.
     facts = as_json(

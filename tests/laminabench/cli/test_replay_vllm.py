@@ -186,7 +186,7 @@ def test_tokens_of_a_replay_that_ended_early_have_no_checksum(
         ("no start", "vLLM ended with exit code 3 before it was done", 0),
     ],
 )
-def test_what_goes_wrong_is_told_and_what_was_before_is_kept(
+def test_an_error_is_reported_and_earlier_results_stay(
     does: str, why: str, done: int, stand_in: Path, shell: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LAMINABENCH_STANDIN", does)

@@ -102,7 +102,7 @@ def test_without_a_run_to_come_there_is_no_file(shell: Any, meanwhile: Any) -> N
         ),
     ],
 )
-def test_what_can_be_gone_on_with_says_how_and_goes_on_in_a_new_file(
+def test_a_resumable_replay_says_how_and_continues_in_a_new_file(
     shell: Any, as_json: Any, meanwhile: Any, error: Callable[[], BaseException], state: str, why: str
 ) -> None:
     chaos = ("--chaos", "model:0@tokens=20")
@@ -127,7 +127,7 @@ def test_what_can_be_gone_on_with_says_how_and_goes_on_in_a_new_file(
 
 
 @pytest.mark.long  # a real engine starts, as in test_replay_resume
-def test_kill_9_leaves_a_file_whose_process_is_gone(started: Any, tmp_path: Path) -> None:
+def test_kill_9_leaves_a_file_of_an_ended_process(started: Any, tmp_path: Path) -> None:
     path = tmp_path / "kept.live"
     with started(tmp_path, *LIVE, "--scale-lengths", "1", "--out", "kept", "-q") as process:
         until_s = time.monotonic() + 120
@@ -195,7 +195,7 @@ def test_prometheus_reads_what_the_replay_tells(
     assert "metrics-port" not in (Path("kept") / "run.json").read_text()
 
 
-def test_a_port_that_is_taken_is_said_before_anything_starts(refused: Any, pretended: Any) -> None:
+def test_a_taken_port_is_reported_before_anything_starts(refused: Any, pretended: Any) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])
         refused("choose another --metrics-port", *LIVE, "--metrics-port", port)

@@ -23,7 +23,8 @@ def test_json_has_every_input_with_its_ends(as_json: Any) -> None:
     assert [end["value"] for end in price["ends"]] == [2.315, 9.26]
     assert inputs["host_async_vllm"]["break_even"] is None
     assert inputs["batches_lamina"]["impossible"]
-    compared = as_json("compare", *CELL[1:], "--costs", "vllm-0.14")["cells"][0]
+    pair = ("--systems", "lamina,vllm", "--costs", "vllm-0.14")
+    compared = as_json("compare", *CELL[1:], *pair)["cells"][0]
     assert result["gain_per_dollar"] == pytest.approx(compared["gain_per_dollar"]["lamina"])
 
 

@@ -104,7 +104,7 @@ def test_what_is_whole_is_not_replayed_again(as_json: Any, monkeypatch: pytest.M
     assert message["rows"][0]["throughput_tokens_per_s"] == message["best"]["throughput"]
 
 
-def test_failed_points_are_tried_again_only_if_asked_for(shell: Any) -> None:
+def test_failed_points_are_retried_only_on_request(shell: Any) -> None:
     loud = [word for word in GRID if word != "-q"]
     assert "kept from before" not in shell(*loud)[2]
     assert "6 of 6 points kept from before" in shell(*loud)[2]

@@ -97,7 +97,7 @@ def test_brackets_in_names_are_printed_as_they_are(shell: Any, printed: Any, tmp
     shell("traces", "import", str(file), "--name", "mine")
 
 
-def test_what_a_file_cannot_hold_is_told(shell: Any) -> None:
+def test_values_that_a_file_cannot_hold_are_reported(shell: Any) -> None:
     kimi = ("traces", "synth", "kimi-conv", "--requests", "50", "-o")
     assert "k.csv has no prefix blocks, which a CSV cannot hold" in shell(*kimi, "k.csv")[2]
     assert "prefix block" not in shell(*kimi, "k.jsonl")[2]

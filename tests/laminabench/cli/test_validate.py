@@ -16,7 +16,7 @@ from laminabench.workflows.validate import serving
 from laminabench.workflows.validate.twin import of_costs
 
 
-def test_published_numbers_as_json_and_kept_with_a_picture(as_json: Any, tmp_path: Path) -> None:
+def test_published_numbers_as_json_and_saved_with_a_figure(as_json: Any, tmp_path: Path) -> None:
     result = as_json("validate", "published", "-o", str(tmp_path / "kept"))
     assert len(result["published"]) == 6
     assert json.loads((tmp_path / "kept" / "validation.json").read_text())["published"] == result["published"]
@@ -24,7 +24,7 @@ def test_published_numbers_as_json_and_kept_with_a_picture(as_json: Any, tmp_pat
     assert not (tmp_path / "kept" / "recorded.svg").exists()
 
 
-def test_loads_as_json_and_their_groups_kept(as_json: Any, tmp_path: Path, monkeypatch: Any) -> None:
+def test_loads_as_json_and_their_groups_saved(as_json: Any, tmp_path: Path, monkeypatch: Any) -> None:
     few = serving.points()[:1]
     monkeypatch.setattr(serving, "points", lambda: few)
     result = as_json("validate", "serving", "-o", str(tmp_path))["serving"]
@@ -54,7 +54,7 @@ def test_loads_of_a_file_are_judged_in_place_of_the_table(as_json: Any, shell: A
     assert "no settings are known of gpt-oss-120b in fp3" in err
 
 
-def test_a_recording_of_one_s_own_is_predicted_drawn_and_kept(as_json: Any, tmp_path: Path) -> None:
+def test_an_own_recording_is_predicted_drawn_and_saved(as_json: Any, tmp_path: Path) -> None:
     own = Path(__file__).parents[3] / "laminabench/workflows/validate/recorded/rtx-4090-llama3.1-8b.toml"
     saved = tmp_path / "mine.toml"
     command = ["validate", "--recorded", str(own), "--costs", "vllm-0.19", "--save", str(saved)]
@@ -66,7 +66,7 @@ def test_a_recording_of_one_s_own_is_predicted_drawn_and_kept(as_json: Any, tmp_
     assert as_json("validate", "--recorded", str(saved))["recorded"] == [row]
 
 
-def test_worse_than_what_is_kept_fails(shell: Any, as_json: Any, tmp_path: Path) -> None:
+def test_worse_than_the_stored_errors_fails(shell: Any, as_json: Any, tmp_path: Path) -> None:
     folder = tmp_path / "kept"
     as_json("validate", "published", "-o", str(folder))
     file = folder / "validation.json"

@@ -368,7 +368,7 @@ def test_a_run_in_which_nothing_was_answered(
             exported(read_run(tmp_path / name), tool)
 
 
-def test_a_folder_of_somebody_else_is_left_alone(modelled: Run, tmp_path: Path) -> None:
+def test_a_foreign_folder_is_left_alone(modelled: Run, tmp_path: Path) -> None:
     target = tmp_path / "modelled-mine"
     files, _ = exported(modelled, "aiperf")
     write(files, target, folder=True)

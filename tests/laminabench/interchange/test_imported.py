@@ -38,7 +38,7 @@ def test_the_summary_that_a_tool_states_is_what_its_requests_come_to(run_of: Any
     assert result.differences() == []
 
 
-def test_what_does_not_come_to_what_is_stated_is_told(changed: Any) -> None:
+def test_sums_that_differ_from_stated_ones_are_noted(changed: Any) -> None:
     (result,) = read(changed("vllm.json", lambda message: message.update(mean_ttft_ms=1.0)))
     (reported,) = result.differences()
     assert "mean_ttft_ms 1," in reported
@@ -122,7 +122,7 @@ def test_one_that_failed_and_some_that_were_cancelled(run_of: Any) -> None:
     assert stopped.summary.lateness_ms.max is None
 
 
-def test_a_rate_is_an_open_replay_and_metadata_is_kept(run_of: Any) -> None:
+def test_a_rate_is_an_open_replay_and_metadata_is_retained(run_of: Any) -> None:
     made = run_of("vllm-rate.json")
     assert (made.benchmark.mode, made.benchmark.concurrency) == ("open", None)
     assert made.benchmark.more["request_rate"] == 10
@@ -265,7 +265,7 @@ def test_answers_that_were_not_streamed(written: Any, tmp_path: Path) -> None:
         read(tmp_path)
 
 
-def test_a_model_that_nobody_names(written: Any, tmp_path: Path) -> None:
+def test_an_unnamed_model(written: Any, tmp_path: Path) -> None:
     from laminabench.interchange.importing import Given, imported
 
     (tmp_path / "profile_export.jsonl").write_text((written("aiperf") / "profile_export.jsonl").read_text())
@@ -286,7 +286,7 @@ def test_a_model_that_nobody_names(written: Any, tmp_path: Path) -> None:
         ("[" * 100_000, "import-not-json"),
     ],
 )
-def test_a_file_of_nobody(tmp_path: Path, text: str, code: str) -> None:
+def test_a_file_of_an_unknown_tool(tmp_path: Path, text: str, code: str) -> None:
     path = tmp_path / "file.json"
     path.write_text(text)
     with pytest.raises(UserError, match=code):

@@ -47,7 +47,7 @@ def test_a_number_holds_within_ten_per_cent(published, ours, deviation, holds) -
         ("at most", 30.0, (20.0, 41.0), False),
     ],
 )
-def test_a_limit_is_kept_by_all_of_a_range(relation, published, ours, holds) -> None:
+def test_a_limit_is_met_by_all_of_a_range(relation, published, ours, holds) -> None:
     row = claim(published, ours, relation=relation).row()
     assert row[4] == ("holds" if holds else "does not hold")
     assert row[2].startswith(f"{relation} ")
@@ -131,7 +131,7 @@ def test_a_misspelt_field_or_value_is_refused(wrong: dict[str, Any]) -> None:
         msgspec.convert({"what": "what", **wrong}, Statement)
 
 
-def test_the_page_counts_bookkeeping_and_performance_apart_and_by_paper(tmp_path: Path) -> None:
+def test_the_page_counts_bookkeeping_and_performance_separately_and_by_paper(tmp_path: Path) -> None:
     claims = (claim(1.0, 1.0), claim(1.0, 2.0, remark="a | b"), claim(1.0, None))
     saved = claim(80.0, 80.0, about="bookkeeping")
     entered = claim(80.0, 80.0, about="bookkeeping", entered=True)

@@ -38,7 +38,7 @@ def test_lines_are_means_with_their_spread_and_a_rule_is_a_published_value() -> 
     assert [text.get_text() for text in figure.legends[0].texts] == ["way a", "way b", "published: 7.0"]
 
 
-def test_bars_stand_beside_each_other_and_a_stack_on_each_other() -> None:
+def test_bars_are_adjacent_and_stacks_on_each_other() -> None:
     bars = {"kind": "bars", "x": "x", "y": "y", "by": ["way"], "label": "{way}", "places": [8, 4]}
     heights = [bar.get_height() for bar in picture(bars).axes[0].patches]
     assert heights == [10, 6, 11, 7]
@@ -47,7 +47,7 @@ def test_bars_stand_beside_each_other_and_a_stack_on_each_other() -> None:
     assert [(bar.get_y(), bar.get_height()) for bar in drawn] == [(0, 7), (0, 11), (7, 4), (11, 4)]
 
 
-def test_averages_stand_apart_with_their_numbers_and_what_is_published() -> None:
+def test_averages_are_separate_with_their_numbers_and_published_values() -> None:
     layer = {"kind": "averages", "y": "z", "by": ["way"], "label": "{way}", "words": "{x}, {costs}"}
     axes = picture({**layer, "published": {"b": "claim"}}, legend={}).axes[0]
     assert [text.get_text() for text in axes.texts] == ["2.00", "4.00"]

@@ -64,7 +64,7 @@ def test_a_test_bench_is_not_taken_for_rdma() -> None:
     ]
 
 
-def test_published_values_are_told_apart(tmp_path: Path) -> None:
+def test_published_values_are_distinguished(tmp_path: Path) -> None:
     draw(result(("shm", "gloo", "nccl")), tmp_path / "fig.svg")
     drawn = (tmp_path / "fig.svg").read_text()
     for words in (

@@ -90,7 +90,7 @@ def test_table_3_has_the_papers_bytes(claim) -> None:
     assert claim("h2m2-table3", "the same if").ours == 32 * 96 * 2
 
 
-def test_a_decision_s_time_is_read_from_what_was_kept(tmp_path: Path) -> None:
+def test_a_decision_s_time_is_read_from_the_stored_value(tmp_path: Path) -> None:
     seconds = {"median": 1e-6, "min": 5e-7, "max": 2e-6}
     rows = [{"what": "a decision of greedy, over lengths", "seconds": seconds}]
     (tmp_path / "h2m2-2-cores").mkdir()

@@ -150,7 +150,7 @@ def test_with_reading_steps_fall_from_table_3_s_to_that_of_the_weights_by_the_da
 
 @pytest.mark.parametrize("name", ["v1-fig12", "v1-fig13", "v1-fig14"])
 @pytest.mark.long
-def test_what_table_3_implies_is_beside_the_measured_sets_and_in_no_band(name, made, context) -> None:
+def test_table_3_s_implied_set_is_next_to_the_measured_ones_and_in_no_band(name, made, context) -> None:
     frame, claims = made(name).frame, made(name).claims
     assert set(measured(frame)["costs"]) == set(context.cost_sets)
     assert set(derived(frame)["costs"]) == {DERIVED} == set(frame["costs"]) - set(context.cost_sets)

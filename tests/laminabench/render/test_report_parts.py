@@ -91,7 +91,7 @@ def test_in_service_is_exact(keep: Callable[..., Run]) -> None:
     assert result.most.tolist() == slices.max(axis=1).tolist()
 
 
-def test_names_and_lines_tell_runs_apart(keep: Callable[..., Run]) -> None:
+def test_names_and_lines_distinguish_runs(keep: Callable[..., Run]) -> None:
     runs = shown([keep(), keep(trace="other"), keep("vllm")])
     assert [each.name for each in runs] == [
         "lamina 2xh100+4xh20, small",
@@ -104,7 +104,7 @@ def test_names_and_lines_tell_runs_apart(keep: Callable[..., Run]) -> None:
     assert same[0].name != same[1].name
 
 
-def test_boards_are_told_apart_by_what_they_are_and_who_maps(keep: Callable[..., Run]) -> None:
+def test_boards_are_distinguished_by_hardware_and_policy(keep: Callable[..., Run]) -> None:
     run = keep()
     reported = (("h2m2", "greedy"), ("h2m2", "oracle"), ("mine", "oracle"))
     deployments = [
@@ -120,7 +120,7 @@ def test_boards_are_told_apart_by_what_they_are_and_who_maps(keep: Callable[...,
     ]
 
 
-def test_runs_with_and_without_prompts_are_told_apart(keep: Callable[..., Run]) -> None:
+def test_runs_with_and_without_prompts_are_distinguished(keep: Callable[..., Run]) -> None:
     without = keep("vllm")
     facts = structs.replace(without.manifest.deployment, facts={"prefill": "off"})
     off = replace(without, manifest=structs.replace(without.manifest, deployment=facts))
@@ -164,7 +164,7 @@ def test_a_measured_difference_is_called_one_only_beyond_chance(keep: Callable[.
     assert "better" not in row
 
 
-def test_another_limit_is_worked_out_again_and_said(keep: Callable[..., Run]) -> None:
+def test_another_limit_is_recomputed_and_noted(keep: Callable[..., Run]) -> None:
     run = keep(slo_tbt_ms=60.0)
     (same,) = shown([run])
     assert same.slo == run.manifest.summary.slo
@@ -174,7 +174,7 @@ def test_another_limit_is_worked_out_again_and_said(keep: Callable[..., Run]) ->
     assert "worked out again for 0.001 ms" in " ".join(caveats([strict]))
 
 
-def test_what_disturbed_a_run_is_said(keep: Callable[..., Run]) -> None:
+def test_disturbances_of_a_run_are_noted(keep: Callable[..., Run]) -> None:
     counts = Requests(completed=390, rejected=3, unfinished=7)
     runs = shown([keep("vllm"), keep(live=True, requests=counts, **RESUMED)])
     message = " ".join(caveats(runs))
@@ -328,7 +328,7 @@ def client_run(
     return made
 
 
-def test_beside_another_run_it_shows_what_it_can(keep: Callable[..., Run], client_run: ClientRun) -> None:
+def test_next_to_another_run_it_shows_what_it_can(keep: Callable[..., Run], client_run: ClientRun) -> None:
     runs = shown([client_run(), keep("vllm")])
     result = page(report(runs, None, None))
     assert "As the client saw it" in result
@@ -346,7 +346,7 @@ def test_beside_another_run_it_shows_what_it_can(keep: Callable[..., Run], clien
         assert words in message
 
 
-def test_alone_it_has_no_chart_of_what_nobody_saw(client_run: ClientRun) -> None:
+def test_alone_it_has_no_chart_of_unobserved_data(client_run: ClientRun) -> None:
     runs = shown([client_run()])
     result = page(report(runs, None, None))
     assert [chart.key for chart in charts(runs)] == ["batch", "rate", "tbt-time"]
@@ -406,7 +406,7 @@ def test_without_boards_there_is_no_section(keep: Callable[..., Run]) -> None:
     assert "<h2>Memory</h2>" not in page(report(runs, None, None))
 
 
-def test_boards_are_shown_beside_others(keep: Callable[..., Run], board_run: BoardRun) -> None:
+def test_boards_are_shown_next_to_others(keep: Callable[..., Run], board_run: BoardRun) -> None:
     runs = shown([keep("vllm"), board_run()])
     result = page(report(runs, None, None))
     assert "<h2>Memory</h2>" in result

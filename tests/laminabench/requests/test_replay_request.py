@@ -166,7 +166,7 @@ def test_what_is_wrong_in_a_file_is_named(
     assert message in str(error.value)
 
 
-def test_a_run_from_before_requests_were_kept() -> None:
+def test_a_run_from_before_requests_were_stored() -> None:
     with pytest.raises(UserError, match="run-too-old"):
         of_manifest(None, "runs/one", {})
 

@@ -54,7 +54,7 @@ def test_any_cut_leaves_the_records_before_it_and_it_goes_on_there(
     assert read(path) == [HEADER, *records[:whole], ["more"]]
 
 
-def test_of_a_flipped_bit_what_is_lost_is_said_and_what_is_whole_is_kept(tmp_path: Path) -> None:
+def test_after_a_flipped_bit_lost_records_are_reported_and_intact_ones_used(tmp_path: Path) -> None:
     path, copy = tmp_path / "one.journal", tmp_path / "one.journal.damaged-1"
     intact = [HEADER, ["first", 1.5], ["second"]]
     ends = written(path, intact[1:])
@@ -121,9 +121,7 @@ def test_what_was_flushed_is_forced_to_the_disk_soon(tmp_path: Path, monkeypatch
     journal.close()
 
 
-def test_a_disk_that_takes_nothing_more_is_told_of_at_the_next_flush(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_reported_at_the_next_flush(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(_: int) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
@@ -162,9 +160,7 @@ def test_only_one_has_it_at_a_time(tmp_path: Path) -> None:
     Journal.create(path, HEADER).close()
 
 
-def test_one_that_is_removed_while_it_is_opened_is_gone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_removed_while_opened_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "one.journal"
     written(path, [])
 

@@ -92,7 +92,7 @@ def test_lines_of_a_later_version_are_left_out_and_other_files_refused(tmp_path:
             read_live(path)
 
 
-def test_an_orphan_is_replaced_and_who_reads_on_begins_anew(tmp_path: Path) -> None:
+def test_an_orphan_is_replaced_and_readers_start_again(tmp_path: Path) -> None:
     path = tmp_path / "a.live"
     written(path)
     _, offset = read_live(path)
@@ -105,7 +105,7 @@ def test_an_orphan_is_replaced_and_who_reads_on_begins_anew(tmp_path: Path) -> N
     file.remove()
 
 
-def test_it_is_beside_its_run() -> None:
+def test_it_is_next_to_its_run() -> None:
     assert live_path(Path("runs/v1.5-x")) == Path("runs/v1.5-x.live")
 
 
@@ -120,7 +120,7 @@ def test_where_nothing_can_be_written_nothing_ends(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_who_has_ended_is_not_taken_for_another() -> None:
+def test_an_ended_process_is_not_taken_for_another() -> None:
     assert alive(HEADER)
     assert alive(msgspec.structs.replace(HEADER, pid_started=None))
     assert not alive(msgspec.structs.replace(HEADER, pid_started=(HEADER.pid_started or 0) + 1))

@@ -44,7 +44,7 @@ def test_the_table_comes_back_as_it_was(
     assert all(field.metadata[b"doc"] for field in table.schema)
 
 
-def test_who_does_not_know_the_table_reads_the_others(
+def test_a_reader_without_the_table_reads_the_others(
     tmp_path: Path,
     small: tuple[Trace, Outcome],
     on_boards: OnBoards,

@@ -107,7 +107,7 @@ def test_equals_the_reference(case: dict[str, Any]) -> None:
     check(case)
 
 
-def test_a_short_request_has_left_before_who_came_earlier() -> None:
+def test_a_short_request_leaves_before_earlier_ones() -> None:
     long, short = 40, 2
     case = {"prompt": [1] * 4, "output": [long, long, short, 2], "arrival": [0, 0, 50, 100]}
     costs_ = flat_costs(4, mid_slice=0, first_slice=5, last_slice=5)

@@ -85,7 +85,7 @@ def test_each_copy_replays_every_fourth_request_as_if_alone(
     assert whole.attention_busy_s == pytest.approx(sum(share.attention_busy_s for share in shares))
 
 
-def test_a_policy_is_asked_about_rows_of_the_whole_trace(trace: Trace, spec: Spec) -> None:
+def test_a_policy_gets_rows_of_the_whole_trace(trace: Trace, spec: Spec) -> None:
     outputs = trace.output_tokens.tolist()
     requested: set[int] = set()
 

@@ -75,7 +75,7 @@ def test_every_request_is_done_or_was_too_large(replay: Replay) -> None:
         assert np.all(earlier[~replay.rejected] <= later[~replay.rejected])
 
 
-def test_as_many_tokens_come_out_as_were_asked_for(replay: Replay) -> None:
+def test_the_requested_number_of_tokens_is_generated(replay: Replay) -> None:
     assert replay.iterations["size"].sum() == replay.given["output"][~replay.rejected].sum()
 
 

@@ -164,9 +164,7 @@ def test_a_window_is_all_that_some_layers_read(prompt: int, layer: int) -> None:
 
 @pytest.mark.parametrize("admission", ["reserve", "grow"])
 @pytest.mark.parametrize(("alongside", "at_once"), [(0, 3), (1, 2), (4, 2), (5, 1), (13, 0)])
-def test_what_each_request_has_beside_its_tokens_is_charged(
-    admission: str, alongside: int, at_once: int
-) -> None:
+def test_memory_besides_tokens_is_charged(admission: str, alongside: int, at_once: int) -> None:
     # Of 16 tokens each request is charged 4 for its 2 + 2, and whole blocks for what it has beside.
     memory = {"admission": admission, "tokens_per_pool": 17, "block_tokens": 4, "request_tokens": alongside}
     given_ = arguments(prompt=[2] * 3, output=[2] * 3, max_requests=3, check=True, **memory)
@@ -196,7 +194,7 @@ def test_growing_admission_keeps_a_hundredth_free() -> None:
     assert requests["admitted_s"][1] == requests["finished_s"][0]
 
 
-def test_memory_of_those_who_end_together_comes_back_in_the_order_of_their_batch() -> None:
+def test_memory_of_requests_that_end_together_is_freed_in_batch_order() -> None:
     # The first two end at one boundary. What they leave in line is 4 free blocks, the first one's two and its
     # prefix block, then the second's; the third takes 7 of these, and the fourth finds the second's prefix.
     given_ = arguments(

@@ -121,7 +121,7 @@ def test_a_download_arrives_whole_with_progress(server: Server) -> None:
     assert steps[-1] == (len(BODY), len(BODY))
 
 
-def test_a_second_fetch_asks_nobody(server: Server) -> None:
+def test_a_second_fetch_sends_no_request(server: Server) -> None:
     fetch(entry(server.url))
     fetch(entry(server.url))
     assert server.requested == [None]
@@ -164,7 +164,7 @@ def test_a_file_that_changed_upstream_is_not_glued_together(server: Server) -> N
 
 
 @pytest.mark.usefixtures("server")
-def test_nobody_listening_fails_at_once() -> None:
+def test_no_listener_fails_at_once() -> None:
     with http.server.HTTPServer(("127.0.0.1", 0), Handler) as closed:
         port = closed.server_address[1]
     with pytest.raises(DownloadError, match="download-failed"):
@@ -205,7 +205,7 @@ def test_a_silent_network_costs_one_timeout_an_attempt() -> None:
         ({"says_length": False}, None, {}, "download-unverifiable"),
     ],
 )
-def test_what_cannot_be_had_is_asked_for_once_and_leaves_nothing(
+def test_an_unavailable_file_is_requested_once_and_leaves_nothing(
     server: Server, served: dict[str, Any], sha256: str | None, requested: dict[str, Any], code: str
 ) -> None:
     for name, value in served.items():
@@ -224,7 +224,7 @@ def test_a_sum_or_a_length_is_enough(server: Server) -> None:
     assert fetch(entry(server.url)).read_bytes() == BODY
 
 
-def test_a_file_without_a_published_sum_gets_ours_beside_it(server: Server) -> None:
+def test_a_file_without_a_published_sum_gets_ours_next_to_it(server: Server) -> None:
     path = fetch(entry(server.url, sha256=None))
     assert files(path) == ["body.csv", "body.csv.sha256"]
     assert recorded(path) == SHA256

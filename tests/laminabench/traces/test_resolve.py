@@ -62,7 +62,7 @@ def test_a_download_comes_before_the_shared_folder(monkeypatch: pytest.MonkeyPat
     assert any("not the published file" in note for note in trace.meta.notes)
 
 
-def test_a_download_is_tried_unless_offline(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_download_is_attempted_unless_offline(monkeypatch: pytest.MonkeyPatch) -> None:
     requests: list[str] = []
 
     def no_network(entry: catalogue.Entry, **_: object) -> Path:
@@ -99,7 +99,7 @@ def test_large_files_are_not_downloaded_on_the_side(monkeypatch: pytest.MonkeyPa
     assert "laminabench traces fetch azure-2024-conv" in notices[0]
 
 
-def test_a_profile_can_be_asked_for_whatever_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_profile_can_be_requested_although_the_trace_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch, "fetch", lambda *_, **__: pytest.fail("downloaded"))
     save(small_trace("azure-code"), catalogue.imports() / "azure-code.parquet")
     assert len(resolve("azure-code")) == 3
@@ -165,7 +165,7 @@ def test_a_home_that_cannot_be_written_leaves_the_profile(
     assert "cannot write" in notices[0]
 
 
-def test_a_folder_that_is_none_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_folder_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("LAMINABENCH_TRACES", str(tmp_path / "shard"))
     notices: list[str] = []
     resolve("azure-code", offline=True, notice=notices.append)
@@ -175,7 +175,7 @@ def test_a_folder_that_is_none_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 
 @pytest.mark.parametrize("variable", ["LAMINABENCH_HOME", "LAMINABENCH_TRACES", None])
-def test_a_user_that_is_nobody_is_named(variable: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_user_is_named(variable: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     if variable is not None:
         monkeypatch.setenv(variable, "~nosuchuser/x")
     with pytest.raises(OSError, match="~nosuchuser is no user here") as caught:
@@ -217,7 +217,7 @@ def test_every_trace_of_the_project_is_there() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(NAMES))
-def test_a_descriptor_says_what_whose_and_where(name: str) -> None:
+def test_a_descriptor_names_content_owner_and_place(name: str) -> None:
     entry = catalogue.find(name)
     assert entry.name == name
     assert entry.format in FORMATS

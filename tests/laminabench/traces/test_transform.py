@@ -30,7 +30,7 @@ def a_trace(requests: int = 100, *, sessions: int | None = None, gap_s: float = 
     )
 
 
-def test_nothing_asked_changes_nothing() -> None:
+def test_no_request_changes_nothing() -> None:
     trace = a_trace()
     assert Transforms().apply(trace) is trace
 

@@ -94,7 +94,7 @@ def test_the_mask_of_new_files_is_left_alone_by_threads(tmp_path: Path) -> None:
         os.umask(masked)
 
 
-def test_nothing_is_asked_of_the_mask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_mask_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(_: int) -> int:
         raise AssertionError("it is the whole process'")
 

@@ -73,7 +73,7 @@ def test_a_worker_that_dies_is_a_sentence() -> None:
     assert multiprocessing.active_children() == []
 
 
-def test_closed_early_nobody_waits_for_the_rest() -> None:
+def test_closed_early_does_not_wait_for_the_rest() -> None:
     # The second takes days.
     with contextlib.closing(spread(operator.call, [0, 1e6], time.sleep, jobs=2)) as results:
         assert next(results) == (0, None)
@@ -114,7 +114,7 @@ def test_interrupted_while_workers_begin() -> None:
     assert result.stderr.count("Traceback") == 1  # the parent's
 
 
-def test_workers_that_stand_still_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_workers_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("laminabench.util.parallel.LOOK_S", 0.05)
     monkeypatch.setattr("laminabench.util.parallel.SILENT_S", 1.0)
     with pytest.raises(UserError) as error:

@@ -57,6 +57,6 @@ def test_another_version_on_a_node(ray_cluster: Any, monkeypatch: pytest.MonkeyP
         ("127.0.0.1:x", "ray-bad-address"),
     ],
 )
-def test_nobody_answers(address: str, code: str) -> None:
+def test_no_answer(address: str, code: str) -> None:
     with pytest.raises(UserError, match=code):
         list(spread(operator.mul, [3], 10, ray=address))

@@ -28,7 +28,7 @@ def test_a_secret_is_not_printed() -> None:
     assert not hasattr(header, "__dict__")
 
 
-def test_a_secret_is_not_kept() -> None:
+def test_a_secret_is_not_pickled() -> None:
     request = ReplayRequest(header=(f"X-Key: {S}",), system="openai")
     for one in (Secret(S), request, fields_of(request.header, None)):
         for keep in (json.dumps, msgspec.json.encode, msgspec.msgpack.encode, pickle.dumps, copy.deepcopy):

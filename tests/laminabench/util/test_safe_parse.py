@@ -141,7 +141,7 @@ blocks = "{blocks}"
     ],
     ids=["a prompt of 2e9 tokens", "as the one after it", "more blocks than it has", "no prompt", "65 bits"],
 )
-def test_a_recording_of_what_nobody_could_ask_is_refused(
+def test_a_recording_of_an_impossible_request_is_refused(
     tmp_path: Path, prompts: str, like: str, blocks: str
 ) -> None:
     path = tmp_path / "recording.toml"

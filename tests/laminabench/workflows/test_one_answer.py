@@ -83,9 +83,9 @@ def test_every_command_has_vllm_s_limits(deployment: str, prefill: tuple[str, ..
     costs = () if deployment == "4xh100" else ("--costs", "vllm-0.24")
     prompts = ("--prefill", *prefill) if prefill else ()
     pair = ("--systems", "vllm,lamina", "--deployment", f"vllm={deployment}")
-    found = run("compare", *TRACE, "--model", "llama3-70b", *pair, *prompts)["cells"][0]
+    result = run("compare", *TRACE, "--model", "llama3-70b", *pair, *prompts)["cells"][0]
     alone = replay("vllm", deployment, *prompts, *costs)
-    assert alone["facts"]["max_num_seqs"] == found["max_num_seqs"]["vllm"]
-    assert alone["throughput_tokens_per_s"] == found["throughput_tokens_per_s"]["vllm"]
+    assert alone["facts"]["max_num_seqs"] == result["max_num_seqs"]["vllm"]
+    assert alone["throughput_tokens_per_s"] == result["throughput_tokens_per_s"]["vllm"]
     most = 1024 if deployment == "4xh100" else 256
     assert alone["facts"]["max_num_seqs"] == (min(most, 512) if "512" in prefill else most)

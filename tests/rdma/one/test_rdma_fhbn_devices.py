@@ -46,7 +46,7 @@ def test_verbs_can_be_used_and_mlx5_cannot(listing: dict[str, Any]) -> None:
     assert engines["mlx5"]["because"] == ["no usable device is a ConnectX (provider mlx5): rxe only"]
 
 
-def test_too_little_memory_that_may_be_locked_is_told() -> None:
+def test_too_little_lockable_memory_is_reported() -> None:
     no_right = ["setpriv", "--bounding-set", "-ipc_lock", "--inh-caps", "-ipc_lock"]
     listing = json.loads(devices("--json", before=[*no_right, "prlimit", "--memlock=32768"]))
     (why,) = next(row["because"] for row in listing["engines"] if row["engine"] == "verbs")
@@ -64,7 +64,7 @@ def closed() -> Iterator[Path]:
     file.chmod(mode)
 
 
-def test_a_device_of_others_is_told(device: str, closed: Path) -> None:
+def test_a_device_in_use_is_reported(device: str, closed: Path) -> None:
     nobody = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
     first, second, *_ = devices(before=nobody).splitlines()
     assert first == f"RDMA devices without further information: {device}"

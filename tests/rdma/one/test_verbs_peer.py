@@ -75,7 +75,7 @@ def test_pyverbs_receives_what_is_sent(our_sender: OurSender, peer: Any) -> None
     assert peer.until(peer.PUBLISHED, lambda line: line[1] == 1)[0] == seqno
 
 
-def test_a_credit_for_what_was_never_sent_is_told(our_sender: OurSender, peer: Any) -> None:
+def test_a_credit_for_an_unsent_message_is_reported(our_sender: OurSender, peer: Any) -> None:
     """A peer that writes nonsense into our mirror: it is looked at when the ring is full."""
     sender = our_sender(peer)
     for _ in range(4):

@@ -25,7 +25,7 @@ without_nccl = pytest.mark.skipif(torch.distributed.is_nccl_available(), reason=
 
 
 @without_nccl
-def test_a_build_without_nccl_is_told_apart() -> None:
+def test_a_build_without_nccl_is_distinguished() -> None:
     assert nccl.missing(HERE, HERE) == nccl.missing(HERE, ELSEWHERE) == "this build of torch has no NCCL"
 
 
@@ -118,7 +118,7 @@ def test_the_end_of_a_channel_is_remembered(
     assert group.requested == 1
 
 
-def test_a_message_is_held_until_it_is_released() -> None:
+def test_a_message_stays_until_it_is_released() -> None:
     group = FakeGroup(header(0, 7, 1, 3))
     receiver = receiver_over(group)
     with receiver.recv() as message:

@@ -56,7 +56,7 @@ def test_rounds_are_nccls_own(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (took.min, took.median, took.max) == pytest.approx((10e-6, 20e-6, 30e-6))
 
 
-def test_where_nccl_fails_the_rest_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_nccl_fails_the_rest_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: Any) -> Any:
         raise RuntimeError("NCCL error\nunhandled")
 

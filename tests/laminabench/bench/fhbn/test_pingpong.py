@@ -40,7 +40,7 @@ def measured() -> Measured:
     return result
 
 
-def test_rows_are_those_of_what_was_asked(measured: Measured) -> None:
+def test_rows_are_those_requested(measured: Measured) -> None:
     result = result_of(measured)
     assert [(each["engine"], each["bytes"]) for each in result["rows"]] == [("shm", 64), ("shm", 100_000)]
     for each in result["rows"]:
@@ -69,7 +69,7 @@ def test_the_limits_are_there(measured: Measured) -> None:
         assert limits["cache_line_round_trip_us"] > 0
 
 
-def test_every_round_is_told(measured: Measured) -> None:
+def test_every_round_is_reported(measured: Measured) -> None:
     for each in result_of(measured)["rows"]:
         rounds: list[Any] = [one for one in measured.rounds if one["bytes"] == each["bytes"]]
         assert [one["round"] for one in rounds] == list(range(each["rounds"]))
@@ -81,7 +81,7 @@ def test_a_verdict_needs_something_to_judge() -> None:
 
 
 @pytest.mark.skipif(two_cores() is None, reason="with one core, both take turns as the system likes")
-def test_gloo_is_measured_beside_shared_memory() -> None:
+def test_gloo_is_measured_with_shared_memory() -> None:
     pytest.importorskip("torch")
     rows = result_of(run(engines_of("gloo,shm"), [64, 200_000], seconds=0.1))["rows"]
     assert [each["engine"] for each in rows] == ["gloo", "gloo", "shm", "shm"]
@@ -89,7 +89,7 @@ def test_gloo_is_measured_beside_shared_memory() -> None:
     assert rows[0]["rtt_us_p50"] > rows[2]["rtt_us_p50"]
 
 
-def test_what_the_other_process_refuses_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_by_the_other_process_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     handed = peer._hand_over
 
     def badly(child: subprocess.Popen[bytes], task: str) -> None:
@@ -118,7 +118,7 @@ def gloo_fails(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("gloo_fails")
-def test_an_engine_that_nobody_named_is_skipped_if_it_does_not_open() -> None:
+def test_an_engine_not_requested_is_skipped_if_it_does_not_open() -> None:
     pytest.importorskip("torch")
     result = result_of(run(engines_of("gloo,shm", named=False), [64], seconds=0.01))
     assert result["engines"] == ["shm"] == [each["engine"] for each in result["rows"]]
@@ -133,7 +133,7 @@ def test_one_that_was_named_or_is_the_last_must_open(text: str, named: bool) -> 
         run(engines_of(text, named=named), [64], seconds=0.01)
 
 
-def test_what_fails_in_the_other_process_is_told() -> None:
+def test_a_failure_in_the_other_process_is_reported() -> None:
     with (
         pytest.raises(UserError, match="the echoing process is lost: KeyError: 'smoke'"),
         peer.echoing(["shm"], 64, None) as echo,
@@ -146,7 +146,7 @@ def order_and_wait(echo: peer.Echo, engine: str) -> None:
     echo.ends["shm"][1].recv()
 
 
-def test_one_that_cannot_start_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_cannot_start_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with (
         pytest.raises(UserError, match="the echoing process did not start: it said nothing"),
@@ -156,7 +156,7 @@ def test_one_that_cannot_start_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("engine", ["shm", "gloo"])
-def test_one_that_is_killed_is_told(engine: str) -> None:
+def test_one_that_is_killed_is_reported(engine: str) -> None:
     if engine == "gloo":
         pytest.importorskip("torch")
     with (
@@ -277,7 +277,7 @@ def changed(manifest: Path, **facts: Any) -> None:
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | facts))
 
 
-def test_a_damaged_one_is_told(measured: Measured, tmp_path: Path) -> None:
+def test_a_damaged_one_is_reported(measured: Measured, tmp_path: Path) -> None:
     target = tmp_path / "run"
     write(target, measured, [])
     changed(target / "run.json", format_version=99)

@@ -41,13 +41,13 @@ def test_sizes_are_read(text: str, sizes: list[int]) -> None:
         *("4K:64", "0", "2G"),
     ],
 )
-def test_senseless_sizes_are_told(text: str) -> None:
+def test_senseless_sizes_are_refused(text: str) -> None:
     with pytest.raises(UserError, match="fhbn-sizes") as error:
         sizes_of(text)
     assert f"--sizes '{text}'" in str(error.value)
 
 
-def test_sizes_are_said_as_people_say_them() -> None:
+def test_sizes_are_printed_readably() -> None:
     assert [size_text(size) for size in (64, 1000, KIB, 1536, 16 * MIB, 1 << 30)] == [
         *("64 B", "1,000 B", "1 KiB", "1.5 KiB", "16 MiB", "1 GiB")
     ]

@@ -112,7 +112,7 @@ def test_each_way_is_what_is_left_of_its_round_trip(network: Network) -> None:
     assert all(message.released for message in network.stored)
 
 
-def test_other_bytes_than_were_sent_are_told(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_corrupted_bytes_are_reported(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "recv", lambda: PendingMessage(memoryview(bytes(SIZE))))
     with pytest.raises(pingpong.UserError, match="fhbn-corrupted"):
         pingpong.Setting(network, SIZE).measure(0.001)  # type: ignore[arg-type]
@@ -147,7 +147,7 @@ class Echoed:
     ("answer", "read", "sent"),
     [(None, False, [b"abcd", b"efgh"]), (3, False, [b"abc", b"efg"]), (3, True, [b"abc", b"efg"])],
 )
-def test_the_echo_answers_as_it_is_told(
+def test_the_echo_answers_as_configured(
     monkeypatch: pytest.MonkeyPatch, answer: int | None, read: bool, sent: list[bytes]
 ) -> None:
     was_read: list[bytes] = []

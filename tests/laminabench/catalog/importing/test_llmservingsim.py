@@ -93,7 +93,7 @@ def test_a_folder_becomes_curves_and_grids(folder: Path) -> None:
     assert costs.measured.graph_rows == 512
 
 
-def test_who_measured_says_whether_uneven_batches_count(folder: Path) -> None:
+def test_the_profile_says_whether_uneven_batches_count(folder: Path) -> None:
     (folder / "meta.yaml").write_text(
         META.replace("skew_fit:\n  enabled: true", "skew_fit:\n  enabled: false")
     )
@@ -108,7 +108,7 @@ def test_who_measured_says_whether_uneven_batches_count(folder: Path) -> None:
         ("hardware: RTX4090", "hardware: RTX9999", "costs-unknown-device"),
     ],
 )
-def test_what_the_catalogue_lacks_is_asked_for(folder: Path, old: str, new: str, code: str) -> None:
+def test_missing_catalogue_entries_are_requested(folder: Path, old: str, new: str, code: str) -> None:
     (folder / "meta.yaml").write_text(META.replace(old, new))
     with pytest.raises(UserError, match=code):
         imported("llmservingsim", [folder], "mine")

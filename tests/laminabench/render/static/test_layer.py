@@ -44,7 +44,7 @@ def folded(report: Report, index: int) -> Folded:
     return fold(report["slices"][index], report["slices"][index - 1]["cut"] if index else [])
 
 
-def test_a_llama_layer_is_the_one_everybody_draws(llama: Report) -> None:
+def test_a_llama_layer_is_the_usual_drawing(llama: Report) -> None:
     boxes = folded(llama, 1).boxes.values()
     named = {part: [box.title for box in boxes if box.part == part] for part in ("query", "keyvalue", "rest")}
     assert named["query"] == [
@@ -80,7 +80,7 @@ def test_saved_bytes_are_the_cut(reports: list[Report]) -> None:
             assert sum(sum(box.saved) for box in again if box.part == "before") == piece["cut_bytes"]
 
 
-def test_edges_lead_down_and_boxes_stand_apart(reports: list[Report]) -> None:
+def test_edges_lead_down_and_boxes_do_not_overlap(reports: list[Report]) -> None:
     for report in reports:
         for index in range(len(report["slices"])):
             graph = folded(report, index)

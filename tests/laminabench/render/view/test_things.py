@@ -222,14 +222,14 @@ def test_prices_that_are_none_are_refused(chosen: dict[str, str], things: dict[s
     assert error.value.code == "view-value"
 
 
-def test_what_cannot_appear_is_said(things: dict[str, Entry]) -> None:
+def test_values_that_cannot_appear_are_noted(things: dict[str, Entry]) -> None:
     page = plan_of(things, all="1")
     assert f"Only the {len(CANDIDATES)} candidates that were replayed" in page.body
     assert "5 more were left out" in page.body
     assert page.body.count("not looked into") == 1
 
 
-def test_a_validation_has_errors_beside_targets(things: dict[str, Entry]) -> None:
+def test_a_validation_has_errors_next_to_targets(things: dict[str, Entry]) -> None:
     page = validation_page.page(things["validation"], query())
     recorded, published, tpot, ttft, twin = page.charts
     met = next(each for each in recorded.traces if each["name"] == "met")

@@ -132,7 +132,7 @@ def test_without_a_script_the_form_is_enough(explorer: Visitor) -> None:
     assert "4.00" in page.inner_text(".winner dl")
 
 
-def test_every_candidate_can_be_seen(explorer: Visitor) -> None:
+def test_every_candidate_is_visible(explorer: Visitor) -> None:
     page = explorer.open(PAGES["plan"])
     rows = page.locator(FRONT)
     assert rows.count() == 6

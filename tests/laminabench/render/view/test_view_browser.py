@@ -316,9 +316,7 @@ def test_a_replay_that_was_killed(visitor: Visitor, here: Path) -> None:
     page.wait_for_selector("html[data-over]")
 
 
-def test_who_is_in_a_table_by_keyboard_stays_there_while_the_replay_goes_on(
-    visitor: Visitor, here: Path
-) -> None:
+def test_keyboard_focus_stays_in_a_table_while_the_replay_continues(visitor: Visitor, here: Path) -> None:
     path = here / "runs/watched.live"
     made_live(path, os.getpid(), steps=8)
     page = visitor.open("/live")

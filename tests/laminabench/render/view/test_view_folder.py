@@ -60,7 +60,7 @@ def test_links_to_elsewhere_are_not_followed(folder: Path, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "key", ["../elsewhere", "/etc", "runs/../runs/lamina", "runs/lamina/", "runs", "", "\0"]
 )
-def test_addresses_name_what_was_found_and_nothing_else(two_runs: Path, key: str) -> None:
+def test_addresses_name_indexed_runs_only(two_runs: Path, key: str) -> None:
     with pytest.raises(UserError) as error:
         chosen(Index(two_runs), [key])
     assert error.value.code == "view-not-there"
@@ -233,7 +233,7 @@ def test_what_goes_while_a_folder_is_looked_through(folder: Path, monkeypatch: p
     assert result["run"].keys() == {"runs/lamina", "runs/vllm"}
 
 
-def test_a_run_that_goes_while_it_is_compared_is_said_to(folder: Path) -> None:
+def test_a_run_removed_while_compared_is_reported(folder: Path) -> None:
     both = QueryParams([("run", "runs/lamina"), ("run", "runs/vllm")])
     compare_page(Index(folder), both)
     index = Index(folder)

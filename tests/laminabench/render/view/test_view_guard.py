@@ -101,11 +101,11 @@ def test_pages_may_load_and_send_nothing(explorer: Any) -> None:
         ("GET", "/export?run=runs/lamina", 200),
     ],
 )
-def test_what_is_asked_for(explorer: Any, method: str, path: str, status: int) -> None:
+def test_requested_fields(explorer: Any, method: str, path: str, status: int) -> None:
     assert explorer.get(path, method)[0] == status
 
 
-def test_scripts_may_be_kept_for_ever(explorer: Any) -> None:
+def test_scripts_may_be_cached_forever(explorer: Any) -> None:
     _, body, _ = explorer.get("/")
     addresses = re.findall(r'"(/static/[^"]+)"', body)
     assert len(addresses) >= 4

@@ -47,7 +47,7 @@ def result(index: Index, text: str) -> list[str]:
         ("gated_mlp=yes", ["lamina", "vllm"]),
     ],
 )
-def test_what_is_found(two_runs: Path, text: str, keys: list[str]) -> None:
+def test_indexed_entries(two_runs: Path, text: str, keys: list[str]) -> None:
     assert result(Index(two_runs / "runs"), text) == keys
 
 
@@ -61,7 +61,7 @@ def test_what_is_found(two_runs: Path, text: str, keys: list[str]) -> None:
         ("x" * 3000, "at most 2,000 characters"),
     ],
 )
-def test_what_means_nothing_is_said_on_the_page(two_runs: Path, text: str, message: str) -> None:
+def test_meaningless_input_is_reported_on_the_page(two_runs: Path, text: str, message: str) -> None:
     index = Index(two_runs)
     with pytest.raises(UserError) as error:
         parsed(text, index)

@@ -42,7 +42,7 @@ def _chosen(trace: Any, deployment: str, speeds: dict[str, float], share: float 
     return chosen(_setup(deployment), REQUEST, trace, SILENT, measure)
 
 
-def test_the_faster_one_is_taken_and_said(trace_of: Any, cores: Any) -> None:
+def test_the_faster_one_is_selected_and_reported(trace_of: Any, cores: Any) -> None:
     cores(2)
     trace = trace_of([100] * 5, [20] * 5)
     choice = _chosen(trace, "2xcpu", {"2xcpu": 900.0, "1xcpu+1xcpu": 500.0})

@@ -142,9 +142,7 @@ def test_a_replay_strikes_between_steps_and_tells_what_it_cost(
     assert total.goodput_lost_tokens == sum(row.goodput_lost_tokens for row in rows)
 
 
-def test_nobody_in_the_system_is_no_reason_to_miss_a_blow(
-    made_up_engine: Any, trace_of: Any, play: Any
-) -> None:
+def test_a_fault_is_injected_into_an_idle_system(made_up_engine: Any, trace_of: Any, play: Any) -> None:
     engine, planned = made_up_engine(), [Injection("model 0", at_s=2.0)]
     replay = play(engine, trace_of([10] * 2, [3, 3], [0.0, 5.0]), Offered("open"), planned=planned)
     assert replay.log.strikes[0].at_s == pytest.approx(2.0, abs=1e-6)

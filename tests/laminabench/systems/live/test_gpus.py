@@ -65,7 +65,7 @@ def test_names_of_the_driver_and_of_the_catalogue(name: str, device: str, is_it:
     assert gpus.is_called(name, device) is is_it
 
 
-def test_as_many_as_are_wanted() -> None:
+def test_the_requested_number() -> None:
     assert gpus.pick("h100", 2, "others") == [0, 2]
     for device, count in (("h100", 3), ("h200", 1)):
         with pytest.raises(UserError, match="deployment-no-gpu"):

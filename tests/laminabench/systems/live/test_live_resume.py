@@ -130,7 +130,7 @@ def test_it_can_be_cut_off_again_and_again(
     assert replay.log.resumed_s == sorted(replay.log.resumed_s)
 
 
-def test_who_ran_goes_first_with_what_it_had_made(
+def test_running_requests_resume_first_with_their_tokens(
     made_up_engine: Any, records: Any, trace: Trace, go_on: Any
 ) -> None:
     all_records, _ = records(SATURATE)

@@ -158,7 +158,7 @@ def test_kv_of_a_byte_a_number_has_room_for_twice_as_many_tokens(trace_of: Any) 
     assert result["int8"] == 2 * GB * dim // (dim + 4) // (16_384 // 2)
 
 
-def test_one_kv_head_is_stored_by_all_who_share_its_queries(trace_of: Any) -> None:
+def test_one_kv_head_is_stored_by_all_workers_that_share_its_queries(trace_of: Any) -> None:
     trace, shape = trace_of([10**6] * 3, [10] * 3), replace(model("llama-mini"), kv_heads=1)
     result = {
         (count, partition): kv_tokens(
@@ -185,7 +185,7 @@ def test_attention_workers_that_absorb_hold_what_they_multiply_by() -> None:
         check(a_setup(absorb="attention"))
 
 
-def test_kv_memory_as_asked_for(trace_of: Any) -> None:
+def test_kv_memory_as_requested(trace_of: Any) -> None:
     assert kv_tokens(a_setup(kv_tokens=1000), trace_of([5], [10] * 1), 8 * GB) == 1000
     with pytest.raises(UserError, match="kv-tokens-too-many"):
         kv_tokens(a_setup(kv_tokens=10**6), trace_of([5], [10] * 1), 8 * GB)
@@ -201,7 +201,7 @@ def test_a_copy_of_kv_takes_half_of_its_memory(trace_of: Any) -> None:
         check(a_setup("1xcpu", kv_copy="host"))
 
 
-def test_overcommitted_kv_memory_is_beside_what_devices_hold(trace_of: Any) -> None:
+def test_overcommitted_kv_memory_is_in_addition_to_the_devices(trace_of: Any) -> None:
     trace, each = trace_of([10**6] * 3, [10] * 3), 16_384
     # By default the devices are as large as ever, where there is room for the rest as well.
     assert kv_tokens(a_setup(overcommit=2.0), trace, 8 * GB) == 2 * GB // each

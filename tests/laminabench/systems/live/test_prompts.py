@@ -9,7 +9,7 @@ import numpy as np
 from laminabench.systems.live.prompts import prompt_of
 
 
-def test_a_row_has_its_prompt_whoever_else_is_there(trace_of: Any) -> None:
+def test_a_row_s_prompt_does_not_depend_on_other_rows(trace_of: Any) -> None:
     one, other = trace_of([5, 7, 9], [1] * 3), trace_of([100, 7], [1] * 2)
     assert prompt_of(one, 0, 1000, 1) == prompt_of(one, 0, 1000, 1) == prompt_of(other, 0, 1000, 1)
     assert len(prompt_of(one, 0, 1000, 2)) == 9

@@ -89,7 +89,7 @@ def test_a_replay_tells_of_itself_a_few_times_a_second(made_up_engine: Any, trac
     assert sum(int(each.tokens.sum()) for each in gaps) == 2000 - 40
 
 
-def test_a_blow_and_what_came_of_it_are_told_and_told_again_when_it_is_gone_on_with(
+def test_an_injected_fault_and_its_recovery_are_reported_again_after_resuming(
     made_up_engine: Any, trace_of: Any, play: Any
 ) -> None:
     messages: list[Happening] = []
@@ -108,7 +108,7 @@ def test_a_blow_and_what_came_of_it_are_told_and_told_again_when_it_is_gone_on_w
     assert again[2].tokens == 160
 
 
-def test_who_waits_for_arrivals_says_so(made_up_engine: Any, trace_of: Any, play: Any) -> None:
+def test_waiting_for_arrivals_is_reported(made_up_engine: Any, trace_of: Any, play: Any) -> None:
     messages: list[Happening] = []
     trace = trace_of([10] * 2, [3, 3], [0.0, 5.0])
     play(made_up_engine(), trace, Offered("open"), recent=Recent(messages.append, 2))

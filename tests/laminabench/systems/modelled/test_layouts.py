@@ -94,7 +94,7 @@ def test_few_kv_heads_are_dealt_out_as_far_as_they_go():
     assert (few.pools, many.pools) == (1, 8)
 
 
-def test_what_travels_depends_on_who_absorbs():
+def test_transfers_depend_on_where_absorption_runs():
     batch = [1000]
     network = parse_network("fhbn")
     rate = 4 * network.bandwidth_bytes_per_s

@@ -58,7 +58,7 @@ def test_a_compressed_file_is_bounded_by_its_ratio(
     [CSV + "1,1,1\n" * 3000, CSV + "1, 1 ,1\n" * 3000, '{"prompt_tokens": 1, "output_tokens": 1}\n' * 3000],
     ids=["fast", "careful", "jsonl"],
 )
-def test_more_rows_than_were_said_are_not_read(trace_file: Callable[..., Path], content: str) -> None:
+def test_no_more_rows_than_the_limit_are_read(trace_file: Callable[..., Path], content: str) -> None:
     path = trace_file(content)
     with pytest.raises(UserError, match="trace-too-many-rows"):
         load_file(path, limits=Limits(1500))

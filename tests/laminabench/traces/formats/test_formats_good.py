@@ -77,7 +77,7 @@ def test_every_format_says_what_it_is():
     assert all(layout.about for layout in FORMATS.values())
 
 
-def test_what_else_a_format_has_is_kept(trace_file):
+def test_other_columns_of_a_format_are_retained(trace_file):
     blocks = load_file(trace_file(MOONCAKE))
     assert [blocks.prefix_blocks[row].tolist() for row in range(2)] == [[0, 1], [0]]
     assert blocks.meta.block_tokens == 512

@@ -76,7 +76,7 @@ def test_a_metric_that_the_golden_lacks_moved() -> None:
     assert [change.metric for change in verdict.moved] == ["y"]
 
 
-def test_measured_rounds_are_held_apart_by_their_interval() -> None:
+def test_measured_rounds_are_separated_by_their_interval() -> None:
     measured = case("x", tolerance=0.01, live=True)
     golden = obtained(live(), x=[100.0, 101.0, 99.0, 100.5, 99.5])
     noisy = judge(measured, golden, obtained(live(), x=[99.0, 102.0, 98.0, 101.0, 100.0]), 1.0)
@@ -177,7 +177,7 @@ def test_a_golden_is_read_as_it_was_written(tmp_path: Path) -> None:
         ('"format_version": 1', '"format_version": 9'),
     ],
 )
-def test_a_damaged_golden_is_told(tmp_path: Path, was: str, becomes: str) -> None:
+def test_a_damaged_golden_is_reported(tmp_path: Path, was: str, becomes: str) -> None:
     write_golden(tmp_path, "one", obtained(x=1.0))
     path = tmp_path / "one.json"
     path.write_text(path.read_text().replace(was, becomes, 1))
@@ -236,7 +236,7 @@ def moves(seed: int, change: float) -> bool:
 
 
 @pytest.mark.parametrize("change", [-0.03, 0.03])
-def test_a_change_of_three_per_cent_is_found_in_one_per_cent_of_noise(change: float) -> None:
+def test_a_change_of_three_per_cent_is_detected_in_one_per_cent_of_noise(change: float) -> None:
     assert sum(moves(seed, change) for seed in SEEDS) >= 0.95 * len(SEEDS)
 
 

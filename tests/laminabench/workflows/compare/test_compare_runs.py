@@ -119,7 +119,7 @@ def test_the_base_can_be_any_of_the_runs(save_run: SaveRun, tmp_path: Path) -> N
         compare_runs(paths, base=tmp_path / "other")
 
 
-def test_what_makes_runs_incomparable_is_told(save_run: SaveRun) -> None:
+def test_reasons_why_runs_are_incomparable_are_noted(save_run: SaveRun) -> None:
     one = save_run("one", backend="modelled")
     two = save_run("two", model={"name": "llama-33b"}, sha256="cd" * 32, slo_tbt_ms=9.0)
     _, notes = compare_runs([one, two])
@@ -138,7 +138,7 @@ def test_what_makes_runs_incomparable_is_told(save_run: SaveRun) -> None:
     assert compared.slo_tbt_ms == 3.0
 
 
-def test_cost_sets_of_different_years_are_told(save_run: SaveRun) -> None:
+def test_cost_sets_of_different_years_are_noted(save_run: SaveRun) -> None:
     runs = [save_run(name, costs=name) for name in ("vllm-0.14", "vllm-0.24")]
     _, notes = compare_runs(runs, slo_tbt_ms=None)
     assert any("vllm-0.14, vllm-0.24" in note for note in notes)
@@ -254,7 +254,7 @@ def test_a_client_and_an_engine_do_not_see_the_same(save_run: SaveRun, save_clie
     assert "there is no ttft_p99" in failed
 
 
-def test_servers_that_send_chunks_of_other_sizes_are_told_apart(save_client_run: SaveRun) -> None:
+def test_servers_with_other_chunk_sizes_are_noted(save_client_run: SaveRun) -> None:
     one, four = save_client_run("one"), save_client_run("four", system="other", tokens=4)
     _, notes = compare_runs([one, four])
     assert any(note.startswith("chunks have 1, 4 tokens on average: TBT is of tokens") for note in notes)
@@ -262,7 +262,7 @@ def test_servers_that_send_chunks_of_other_sizes_are_told_apart(save_client_run:
     assert not any("chunks" in note for note in notes)
 
 
-def test_what_failed_and_what_was_guessed_is_said(save_client_run: SaveRun) -> None:
+def test_failures_and_estimates_are_noted(save_client_run: SaveRun) -> None:
     failed = save_client_run("failed", changes={"status": FAILED, "error": "reset"})
     dealt = save_client_run("dealt", system="other", changes={"even": True})
     _, notes = compare_runs([failed, dealt])

@@ -24,7 +24,8 @@ def run(*arguments: str) -> dict[str, Any]:
 
 
 def test_a_point_is_the_replay_with_its_limit() -> None:
-    (cell,) = run("compare", *TRACE, "--model", "llama3-70b", "--jobs", "1")["cells"]
+    systems = ("--systems", "vllm,lamina")
+    (cell,) = run("compare", *TRACE, "--model", "llama3-70b", "--jobs", "1", *systems)["cells"]
     for name, points in cell["curves"].items():
         assert points[-1]["tokens_per_s"] == cell["throughput_tokens_per_s"][name]
         assert points[-1]["batch"] == cell["max_num_seqs"][name]
@@ -40,8 +41,8 @@ def test_a_point_is_the_replay_with_its_limit() -> None:
 
 
 def test_useful_points_under_every_load() -> None:
-    flags = ("--deployment", "vllm=2xh100", "--max-num-seqs", "vllm=24", "--mode", "open")
-    (cell,) = run("compare", *TRACE, "--model", "llama-33b", "--jobs", "1", *flags)["cells"]
+    own = ("--deployment", "vllm=2xh100", "--max-num-seqs", "vllm=24", "--mode", "open")
+    (cell,) = run("compare", *TRACE, "--model", "llama-33b", "--jobs", "1", *own)["cells"]
     points = cell["curves"]["vllm"]
     assert [each["batch"] for each in points][-3:] == [20, 22, 24]
     assert [each["batch"] for each in points] == sorted(each["batch"] for each in points)

@@ -51,7 +51,7 @@ def only(text: str, devices: Mapping[str, Device] | None = None) -> tuple[Deploy
     return parse_deployments(text, None, devices)
 
 
-def test_the_papers_deployments_are_kept_where_their_prices_are_about_equal() -> None:
+def test_the_papers_deployments_stay_if_their_prices_are_about_equal() -> None:
     assert chosen(ComparisonSpec(PAIR, equal=Equal())) == {"lamina": "2xh100+4xh20", "vllm": "4xh100"}
 
 
@@ -158,7 +158,7 @@ NO_PRICE, NO_POWER = {"lamina": only("2xtpu-v6e+4xcpu")}, {"vllm": only("8xtpu-v
         (ComparisonSpec(("vllm", "h2m2"), given=NO_POWER, equal=BY_POWER), "deployment-no-power"),
     ],
 )
-def test_where_nothing_is_equal_or_could_be_known_to_be_it_is_told(spec: ComparisonSpec, code: str) -> None:
+def test_missing_or_unknown_equality_is_reported(spec: ComparisonSpec, code: str) -> None:
     with pytest.raises(UserError, match=code):
         chosen(spec)
 
@@ -200,7 +200,7 @@ def test_a_cell_compares_every_system_with_the_base() -> None:
     assert result.row("vllm")["gain"].keys() == {"lamina", "lamina-v1"}
 
 
-def test_prices_of_different_kinds_are_told() -> None:
+def test_prices_of_different_kinds_are_noted() -> None:
     given = {"lamina": only("4xa100-80g+8xrtx-3090"), "vllm": only("4xh100")}
     result = cell(ComparisonSpec(PAIR, given=given), MODEL, TRACE, COSTS)
     assert result.kinds_of_prices == "a100-80g by rent, rtx-3090 by purchase, h100 by rent"
@@ -267,7 +267,7 @@ def test_a_base_of_boards_is_even_with_each_of_the_others() -> None:
     assert result.break_evens("vllm")["h2m2"]["vllm"] == result.break_evens("h2m2")["h2m2"]["vllm"]
 
 
-def test_what_is_assumed_and_in_which_type_who_is() -> None:
+def test_assumptions_and_types_are_listed() -> None:
     result = compared(ComparisonSpec(("vllm", "h2m2")))
     (assumed,) = result.assumed
     assert "$5.26 an hour and 450 W of h2m2" in assumed

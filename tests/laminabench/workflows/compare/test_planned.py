@@ -67,29 +67,29 @@ def test_a_limit_of_a_plan_needs_something_to_choose(other: dict[str, Any]) -> N
 
 def test_without_arrival_times_there_is_one_load() -> None:
     for arrivals, loads in ((True, ["own arrivals", "saturated"]), (False, ["saturated"])):
-        found = compare_systems(CompareRequest(**SMALL), SILENT, traces=[sparse(arrivals=arrivals)])
-        assert [load.name for load in found.loads] == [cell.load for cell in found.cells] == loads
-        assert found.base == "vllm"
-        for cell in found.cells:
+        result = compare_systems(CompareRequest(**SMALL), SILENT, traces=[sparse(arrivals=arrivals)])
+        assert [load.name for load in result.loads] == [cell.load for cell in result.cells] == loads
+        assert result.base == "vllm"
+        for cell in result.cells:
             assert cell.dropped == 0
             assert all(summary.tbt_ms.p99 <= cell.slo_tbt_ms for summary in cell.summaries.values())
 
 
 def test_a_system_that_misses_the_limit_is_left_out_with_the_nearest() -> None:
-    found = compare_systems(CompareRequest(**SMALL, slo_tbt_ms=20), SILENT, traces=[sparse()])
-    assert [sorted(load.best) for load in found.loads] == [["lamina", "vllm"], ["vllm"]]
-    assert [sorted(cell.summaries) for cell in found.cells] == [["lamina", "vllm"], ["vllm"]]
-    (note, *_) = found.notes()
+    result = compare_systems(CompareRequest(**SMALL, slo_tbt_ms=20), SILENT, traces=[sparse()])
+    assert [sorted(load.best) for load in result.loads] == [["lamina", "vllm"], ["vllm"]]
+    assert [sorted(cell.summaries) for cell in result.cells] == [["lamina", "vllm"], ["vllm"]]
+    (note, *_) = result.notes()
     assert note.startswith("lamina, saturated: ")
     assert "nearest is lamina 4xh100+2xh20" in note
-    missed = found.loads[1].describe(found.plan.replay)["systems"]["lamina"]  # type: ignore[index,call-overload]
+    missed = result.loads[1].describe(result.plan.replay)["systems"]["lamina"]  # type: ignore[index,call-overload]
     assert missed["unmet"] == "plan-limit-missed"  # type: ignore[index,call-overload]
 
 
 def test_a_load_that_no_system_serves_has_no_cell() -> None:
-    found = compare_systems(CompareRequest(**SMALL, slo_tbt_ms=15), SILENT, traces=[sparse()])
-    assert [cell.load for cell in found.cells] == ["own arrivals"]
-    assert [sorted(load.unmet) for load in found.loads] == [["lamina"], ["lamina", "vllm"]]
+    result = compare_systems(CompareRequest(**SMALL, slo_tbt_ms=15), SILENT, traces=[sparse()])
+    assert [cell.load for cell in result.cells] == ["own arrivals"]
+    assert [sorted(load.unmet) for load in result.loads] == [["lamina"], ["lamina", "vllm"]]
 
 
 def test_if_no_system_meets_the_limit_that_is_the_error() -> None:

@@ -153,8 +153,8 @@ def test_flags_are_of_the_pinned_version() -> None:
     ],
 )
 def test_the_checkpoint_of_a_model(model: str, name: str, notes: int) -> None:
-    path, about = written.checkpoint(modelled(model))
-    assert (path, len(about)) == (name, notes)
+    result, message = written.checkpoint(modelled(model))
+    assert (result, len(message)) == (name, notes)
 
 
 def test_a_model_of_a_folder_is_that_folder() -> None:

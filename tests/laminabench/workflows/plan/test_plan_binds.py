@@ -71,7 +71,7 @@ def test_with_prompts_their_computation_can_bind(draw_trace: Any, ask: Any) -> N
     }
 
 
-def test_of_a_pool_prompts_and_the_hand_over_are_tried(draw_trace: Any, ask: Any) -> None:
+def test_varying_a_pool_covers_prefill_and_transfer(draw_trace: Any, ask: Any) -> None:
     trace = draw_trace(1, requests=200, prompt=4000, output=20, rate=3)
     question = ask(trace, 500.0, mode="open", prefill="pool", slo_ttft_ms=8000.0, slo_queueing_p99_s=8.0)
     for decoding in ("4xh100", "2xh100+4xh20"):
@@ -93,7 +93,7 @@ def test_resources_are_those_that_there_are(draw_trace: Any, ask: Any) -> None:
     assert lamina - together == {"network bandwidth", "network latency"}
 
 
-def test_weights_and_attention_share_a_device_but_are_tried_apart(draw_trace: Any, ask: Any) -> None:
+def test_weights_and_attention_of_a_device_vary_separately(draw_trace: Any, ask: Any) -> None:
     """A tenth more of both is a device with a tenth more memory bandwidth, but for norms and the like."""
     question = ask(draw_trace(1, requests=600, prompt=3000, spread=0.3))
     point = replayed(question, _vllm("4xh100"))

@@ -92,7 +92,7 @@ def test_until_the_next_request_comes_a_part_is_as_the_whole(
 
 @pytest.mark.long(but=["[01]-*"])
 @pytest.mark.parametrize(("seed", "prompts"), CASES)
-def test_nobody_misses_early_what_it_keeps_in_the_whole(
+def test_no_limit_is_missed_early_that_the_full_trace_meets(
     seed: int, prompts: bool, draw_trace: Any, ask: Any
 ) -> None:
     trace, random = drawn(seed, draw_trace)
@@ -110,7 +110,7 @@ def limits_met_by(point: Point) -> Slo:
     return Slo(point.tbt_p99_ms / 1000, queueing_s=point.queueing_p99_s, **ttft)
 
 
-def test_who_is_far_from_a_limit_misses_it_early(draw_trace: Any, ask: Any) -> None:
+def test_a_clear_miss_is_detected_early(draw_trace: Any, ask: Any) -> None:
     trace = draw_trace(5, 600, 3000, 60, rate=4)
     question = ask(trace, model="llama3-8b", mode="open", prefill="colocated")
     candidate = Candidate("vllm", parse_deployment("1xh100"), prompt_budget=2048)

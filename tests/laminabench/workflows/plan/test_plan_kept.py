@@ -48,7 +48,7 @@ def folder(planned: tuple[ResolvedPlan, Answer], tmp_path: Path) -> Path:
     return tmp_path / "plan"
 
 
-def test_what_was_kept_is_what_was_found(planned: tuple[ResolvedPlan, Answer], folder: Path) -> None:
+def test_the_saved_plan_equals_the_result(planned: tuple[ResolvedPlan, Answer], folder: Path) -> None:
     _, result = planned
     saved = read_plan(folder)
     (reported,) = saved.answers

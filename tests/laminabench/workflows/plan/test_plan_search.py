@@ -79,7 +79,7 @@ def test_search_agrees_with_replaying_everything(case: Any, draw_trace: Any, ask
     assert sum(searched.counts.values()) == searched.considered == len(every) == sum(grid.counts.values())
 
 
-def test_who_would_win_at_a_price_a_tenth_lower_is_replayed(draw_trace: Any, ask: Any) -> None:
+def test_a_winner_at_a_tenth_lower_price_is_replayed(draw_trace: Any, ask: Any) -> None:
     one = Candidate("vllm", parse_deployment("4xh100"))
     with team(stage_of(ask(draw_trace(1))), 4, jobs=1) as alone:
         run = Search(alone, [one] * 4, lambda done, total: None)
@@ -109,7 +109,7 @@ def test_processes_come_to_the_same(draw_trace: Any, ask: Any, monkeypatch: pyte
     assert (together.points, together.counts) == (alone.points, alone.counts)
 
 
-def test_samples_drop_who_is_far_behind_and_keep_the_front(draw_trace: Any, ask: Any) -> None:
+def test_samples_drop_poor_candidates_and_retain_the_front(draw_trace: Any, ask: Any) -> None:
     trace = draw_trace(8, requests=2400, prompt=6000, output=40, spread=0.4)
     question = ask(trace, 1e6)
     every = [each for each in some(question.model, devices="h100 h20 a100-80g") if each.system == "vllm"]
@@ -158,7 +158,7 @@ def test_front_and_winner_are_of_those_that_meet_the_limit() -> None:
     assert nearest(ALL) is FAST
 
 
-def test_who_does_not_keep_up_is_neither_winner_nor_nearest() -> None:
+def test_an_overloaded_candidate_is_neither_winner_nor_nearest() -> None:
     behind = replace(CHEAP, keeps_up=False)
     assert winner([behind, FAST], 100) is FAST
     assert nearest([replace(FAST, keeps_up=False), SLOW]) is SLOW
@@ -236,7 +236,7 @@ def test_a_point_with_prompts_is_what_replay_says(deployment: str, draw_trace: A
     assert not measure(late, trace, candidate, spec).keeps_up
 
 
-def test_with_prompts_the_search_finds_who_wins(draw_trace: Any, ask: Any) -> None:
+def test_with_prompts_the_search_finds_the_winner(draw_trace: Any, ask: Any) -> None:
     trace = draw_trace(5, requests=300, prompt=1500, output=60, rate=2)
     for limits in ({"mode": "open", "slo_ttft_ms": 2000.0, "slo_queueing_p99_s": 2.0}, {}):
         question = ask(trace, 100.0, prefill="colocated", **limits)

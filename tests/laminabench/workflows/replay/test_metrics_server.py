@@ -44,7 +44,7 @@ def test_it_answers_to_its_own_names(port: int) -> None:
         assert (status, b"azure" in page) == (421, False), host
 
 
-def test_who_says_nothing_takes_few_threads(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_threads_by_default(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics_server._Handler, "timeout", 2.0)
     with contextlib.ExitStack() as stack:
         idle = [
@@ -60,7 +60,7 @@ def test_who_says_nothing_takes_few_threads(port: int, monkeypatch: pytest.Monke
             return
 
 
-def test_who_goes_on_slowly_keeps_no_place(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_client_blocks_no_slot(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics_server, "CLIENT_S", 0.5)
     with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         connection.settimeout(0.05)

@@ -34,7 +34,7 @@ def test_a_run_that_was_written_meanwhile_is_left_alone(tmp_path: Path) -> None:
         ReplayJournal.reopened(journal.path)
 
 
-def test_what_is_lost_of_a_damaged_journal_is_said(tmp_path: Path) -> None:
+def test_lost_records_of_a_damaged_journal_are_reported(tmp_path: Path) -> None:
     request = ReplayRequest(trace="profile:azure-conv", num_requests=5)
     begun = ReplayJournal.begun(tmp_path / "run", request, load(request, SILENT))
     journal = begun.open()

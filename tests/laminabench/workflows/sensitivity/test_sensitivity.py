@@ -165,7 +165,7 @@ def test_where_no_request_fits_there_is_no_gain() -> None:
     assert refused.value.code == "sensitivity-no-tokens"
 
 
-def test_what_cannot_be_is_said_and_not_drawn(analysis: Sensitivity) -> None:
+def test_impossible_values_are_reported_and_not_drawn(analysis: Sensitivity) -> None:
     batches = bar(analysis, "batches_lamina")
     assert [end.value for end in batches.ends] == ["1 batch"]
     assert "does not fit on 1xh100" in batches.impossible["3 batches"]

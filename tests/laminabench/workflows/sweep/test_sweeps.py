@@ -23,7 +23,7 @@ def manifest(**other: Any) -> dict[str, Any]:
     return {"identity": {**IDENTITY, **other}, "finished": None}
 
 
-def test_what_is_finished_is_found_again(tmp_path: Path) -> None:
+def test_finished_points_are_reused(tmp_path: Path) -> None:
     place = tmp_path / "deep" / "sweep"
     with opened(place, manifest(), KEYS) as saved:
         assert saved.results == {}
@@ -68,7 +68,7 @@ def test_another_sweep_is_refused(tmp_path: Path, other: dict[str, Any], message
         assert saved.results == {"a": {"x": 1}}
 
 
-def test_the_same_points_said_otherwise_are_the_same_sweep(tmp_path: Path) -> None:
+def test_the_same_points_in_another_notation_are_the_same_sweep(tmp_path: Path) -> None:
     with opened(tmp_path / "sweep", manifest(), KEYS) as saved:
         saved.put("a", {"x": 1})
     with opened(tmp_path / "sweep", manifest(vary=["batches=1..2"]), KEYS) as saved:

@@ -29,14 +29,14 @@ def test_half_a_point_is_allowed(was: float, now: float, worse: bool) -> None:
     assert (change.was, change.now, change.worse) == (was, now, worse)
 
 
-def test_what_is_gone_is_worse_and_what_was_not_asked_for_is_not_missed() -> None:
+def test_a_missing_error_is_worse_unless_it_was_not_requested() -> None:
     assert [change.worse for change in moved(of(1.0), of(1.0, name="two"))] == [True]
     only = {"published": of(1.0)["published"]}
     assert moved(of(1.0), only) == []
     assert moved(of(1.0, 3.0), of(1.0, 3.004)) == []
 
 
-def test_groups_of_loads_are_held_to_their_medians() -> None:
+def test_groups_of_loads_are_judged_by_their_medians() -> None:
     def served(tpot: float, off: str = "") -> dict[str, Any]:
         errors = {"tpot": {"points": 3, "median": tpot, "mean": -1.0, "worst": 9.0}}
         return {"serving": {"groups": [{"device": "h200", "what": "all", "off": off, "errors": errors}]}}

@@ -83,7 +83,7 @@ def test_errors_are_of_means_points_and_requests(made: Any) -> None:
     ]
 
 
-def test_the_time_between_steps_is_found_from_one_run_and_judged_on_another(made: Any) -> None:
+def test_the_time_between_steps_is_fitted_to_one_run_and_judged_on_another(made: Any) -> None:
     costs = load_costs("vllm-0.19")
     one, other = answered(made("one"), 0.5e-3), answered(made("other", about={"max_num_seqs": 16}), 0.5e-3)
     # Who shares a batch with whom depends on it, so that latency does not grow evenly.
@@ -126,7 +126,7 @@ def test_a_server_on_a_set_s_own_device_in_one_process_and_with_workers(made: An
     assert split.tpot.mean() > alone.tpot.mean() > 0
 
 
-def test_no_mean_error_is_worse_than_the_one_that_is_kept(judged: list[recorded.Judged]) -> None:
+def test_no_mean_error_is_worse_than_the_stored_one(judged: list[recorded.Judged]) -> None:
     now = {
         "recorded": [each.describe() for each in judged],
         "published": [row.describe() for row in published.rows()],

@@ -41,7 +41,7 @@ def test_a_recording_is_written_and_read_back(made: Any, tmp_path: Path) -> None
         assert getattr(again, name) == pytest.approx(getattr(saved, name), abs=5e-7)
 
 
-def test_a_folder_of_the_benchmark_is_read_with_who_shares_what(folder: Path) -> None:
+def test_a_folder_of_the_benchmark_is_read_with_its_shared_prefixes(folder: Path) -> None:
     result = read(folder, **SETTINGS)
     assert result.arrival_s.tolist() == [0, 1, 2]
     # On the other clock the first arrival is where its request was queued.
@@ -138,7 +138,7 @@ def test_a_folder_that_is_damaged_is_refused(folder: Path, name: str, text: str)
         read(folder, **SETTINGS)
 
 
-def test_what_it_was_set_up_with_is_asked_for(folder: Path) -> None:
+def test_the_server_s_setup_is_requested(folder: Path) -> None:
     with pytest.raises(UserError, match=r"--model, --deployment, --costs"):
         read(folder)
 
@@ -182,7 +182,7 @@ def test_a_file_that_is_none_is_refused(made: Any, tmp_path: Path) -> None:
         read(target)
 
 
-def test_who_begins_as_nobody_shares_nothing(made: Any, tmp_path: Path) -> None:
+def test_a_unique_prompt_shares_nothing(made: Any, tmp_path: Path) -> None:
     target = tmp_path / "made.toml"
     made(blocks=np.ones(40, np.int32)).write(target)
     with pytest.raises(UserError, match="validation-bad-recording"):

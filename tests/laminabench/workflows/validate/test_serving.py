@@ -164,7 +164,7 @@ def test_groups_errors_and_targets_by_hand() -> None:
 
 
 @pytest.mark.long
-def test_the_whole_table_is_as_near_as_is_said() -> None:
+def test_the_whole_table_is_as_accurate_as_documented() -> None:
     result = judged(points())
     assert all(each.tpot_ms for each in result)
     groups = {(group.device, group.what): group for group in grouped(result) if not group.off}

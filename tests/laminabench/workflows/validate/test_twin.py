@@ -80,7 +80,7 @@ def test_what_is_refused_is_so_before_the_first_replay(core_costs: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.usefixtures("shared_machine")
-def test_a_live_replay_beside_its_twin(core_costs: str) -> None:
+def test_a_live_replay_and_its_twin(core_costs: str) -> None:
     same = ReplayRequest(
         trace="azure-code",
         offline=True,

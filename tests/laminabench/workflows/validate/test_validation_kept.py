@@ -29,7 +29,7 @@ def keep(folder: Path, document: dict[str, Any]) -> Path:
     return folder
 
 
-def test_what_is_kept_is_read(tmp_path: Path) -> None:
+def test_a_stored_validation_is_read(tmp_path: Path) -> None:
     result = {"published": [row.describe() for row in ROWS], "serving": {"groups": [GROUP.describe()]}}
     actual = read_validation(keep(tmp_path, marked(result, "laminabench validate -o x")))
     assert actual.command == "laminabench validate -o x"

@@ -49,7 +49,7 @@ def test_prompts_are_as_long_as_the_trace_says_and_share_the_tokens_of_blocks(
             where[block] = max(known, tokens, key=len)
 
 
-def test_tokens_that_belong_to_no_block_are_shared_with_nobody() -> None:
+def test_tokens_outside_blocks_are_not_shared() -> None:
     prompts = Prompts(trace_of([(20, [7]), (20, [7]), (20, [])]), 0, 1 << 40)
     made = [prompts.of(row) for row in range(3)] + [prompts.warm_up(0, 20), prompts.warm_up(1, 20)]
     made.append(Prompts(trace_of([(20, [])]), 1, 1 << 40).of(0))

@@ -120,7 +120,7 @@ def test_tokens_of_a_chunk_are_known_from_what_it_says_of_them(
 
 
 @pytest.mark.parametrize(("usage", "expected"), [(5, [2, 2, 1]), (2, [1, 1]), (None, [1, 1, 1])])
-def test_tokens_nobody_tells_of_are_dealt_evenly_and_that_is_said(
+def test_uncounted_tokens_are_spread_evenly_with_a_note(
     server: Any, observed: Replayed, make_trace: MakeTrace, usage: int | None, expected: list[int]
 ) -> None:
     async def answer(requested: Any) -> None:
@@ -261,7 +261,7 @@ def test_chat_needs_a_tokenizer(observed: Replayed) -> None:
         observed(api="chat")
 
 
-def test_chat_is_asked_with_text_that_leaves_room_for_the_template(
+def test_chat_prompts_leave_room_for_the_template(
     server: Any, observed: Replayed, make_trace: MakeTrace, tmp_path: Path
 ) -> None:
     words = {f"{a}{b}": number for number, (a, b) in enumerate(product("bdgk", "aeiou"))}

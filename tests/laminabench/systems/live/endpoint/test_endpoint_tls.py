@@ -42,7 +42,7 @@ def server(make_server: Callable[..., Any], certificate: Path) -> Iterator[Any]:
         yield made
 
 
-def test_a_certificate_that_nobody_vouches_for_is_refused(server: Any, observed: Callable[..., Any]) -> None:
+def test_an_untrusted_certificate_is_refused(server: Any, observed: Callable[..., Any]) -> None:
     with pytest.raises(UserError, match="endpoint-unreachable"):
         observed()
     assert server.requested == []

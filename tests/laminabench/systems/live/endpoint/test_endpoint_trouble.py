@@ -105,7 +105,7 @@ def test_what_goes_wrong_is_named_and_the_replay_goes_on(
     ("answer", "again"),
     [(reset_at_once, True), (busy, True), (broken, True), (not_found, False), (reset_in_mid_stream, False)],
 )
-def test_what_may_work_the_second_time_is_tried_again_and_counted(
+def test_transient_failures_are_retried_and_counted(
     server: Any, observed: Replayed, make_trace: MakeTrace, answer: Any, again: bool
 ) -> None:
     server.answers.extend([answer, answer])
@@ -138,7 +138,7 @@ def test_a_server_says_when_to_come_again(server: Any, observed: Replayed, make_
         (stuck, {"timeout_s": 0.4}, "time-out: not done in 0.4 s"),
     ],
 )
-def test_nobody_waits_for_ever(
+def test_nothing_waits_forever(
     server: Any, observed: Replayed, make_trace: MakeTrace, answer: Any, limits: dict[str, float], error: str
 ) -> None:
     server.answers.append(answer)
@@ -147,9 +147,7 @@ def test_nobody_waits_for_ever(
     assert result.outcome.requests["status"].tolist() == [FAILED]
 
 
-def test_a_server_that_is_gone_ends_the_replay_early(
-    server: Any, observed: Replayed, make_trace: MakeTrace
-) -> None:
+def test_a_lost_server_ends_the_replay_early(server: Any, observed: Replayed, make_trace: MakeTrace) -> None:
     async def last_words(requested: Any) -> None:
         server.go_away()
         await server.good(requested)
@@ -174,9 +172,7 @@ def test_a_server_that_is_gone_ends_the_replay_early(
         ("no host", "endpoint-unknown-host"),
     ],
 )
-def test_a_server_that_cannot_be_asked_is_a_sentence(
-    server: Any, make_trace: MakeTrace, where: str, code: str
-) -> None:
+def test_an_unreachable_server_is_an_error(server: Any, make_trace: MakeTrace, where: str, code: str) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and nobody listens
         url = {
@@ -239,7 +235,7 @@ def test_a_secret_is_hidden_before_what_it_is_in_is_cut(
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_client_without_time_to_spare_is_told_of(
+def test_an_overloaded_client_is_reported(
     observed: Replayed, make_trace: MakeTrace, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
     idle = observed(make_trace(requests=3), workers=workers)

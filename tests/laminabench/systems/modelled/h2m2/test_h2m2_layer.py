@@ -84,7 +84,7 @@ def test_four_rows_take_their_window_and_one_group_its_pause() -> None:
     assert within["hits"] == 7
 
 
-def test_channels_work_beside_each_other() -> None:
+def test_channels_work_concurrently() -> None:
     one = read([(BLOCK * i, BLOCK) for i in range(64)])["ns"]
     four = read([(BLOCK * i, BLOCK) for i in range(64)], channels=4)["ns"]
     assert four - 14 == pytest.approx((one - 14) / 4, rel=0.01)

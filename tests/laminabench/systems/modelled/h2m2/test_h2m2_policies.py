@@ -56,7 +56,7 @@ def choice_of(policy: str, case: Case) -> dict[tuple[int, ...], float]:
 
 @settings(deadline=None, max_examples=180)
 @given(seed=SEEDS, policy=st.sampled_from(["oracle", "naive", "q-major", "a-major", "f-major"]))
-def test_the_best_of_its_choice_is_found(seed: int, policy: str) -> None:
+def test_the_best_choice_is_selected(seed: int, policy: str) -> None:
     case = h2m2_reference.random_case(seed)
     choice = choice_of(policy, case)
     result = planned(case, policy)

@@ -224,7 +224,7 @@ def timing_weights(timing: BoardTiming) -> list[int]:
     return [model.layers * sum(gemm.n * gemm.k for gemm in matrices), model.vocab * model.hidden]
 
 
-def test_who_is_preempted_gives_its_memory_back_and_pays_when_it_returns() -> None:
+def test_a_preempted_request_frees_its_memory_and_recomputes() -> None:
     timing = BoardTiming(small_board(), SMALL, "greedy", recompute_per_token=1e-4)
     # Eleven requests of which three fit when they are long.
     trace = trace_of([100] * 11, [400] * 11)
@@ -251,7 +251,7 @@ def test_who_is_preempted_gives_its_memory_back_and_pays_when_it_returns() -> No
     assert outcome.end_s - free.end_s == pytest.approx(1e-4 * tokens, rel=1e-6)
 
 
-def test_progress_is_told_often_although_iterations_of_boards_take_a_while() -> None:
+def test_progress_is_reported_often_although_board_iterations_are_slow() -> None:
     messages: list[int] = []
     spec = spec_of(BoardTiming(small_board(), SMALL, "greedy"))
     simulate(trace_of([10, 10], [1000, 1500]), spec, Offered(), progress=messages.append)

@@ -195,7 +195,7 @@ def test_what_cannot_be() -> None:
             system(name).build(a_setup(deployment, **more))
 
 
-def test_room_for_less_kv_than_comes_at_once_is_said(tmp_path: Path) -> None:
+def test_too_little_room_for_kv_is_reported(tmp_path: Path) -> None:
     small = tmp_path / "small.toml"
     small.write_text("lpddr_capacity_gb = 90.5\n")
     with pytest.raises(UserError, match="model-does-not-fit"):
