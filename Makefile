@@ -5,13 +5,13 @@ VLLM_VENV := .venv-vllm
 CLIENTS_VENV := .venv-clients
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
-# Of an environment that has what a modelled replay needs. Once there is a whole one, that is kept whole.
+# The packages of a modelled replay only. A complete environment stays complete.
 CORE := $(or $(wildcard $(STAMP)),$(VENV)/.core)
 NATIVE := $(shell find csrc tests/csrc/softnic CMakeLists.txt -type f)
 CXX_FILES := $(shell find csrc tests laminabench -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name '*.c' -o -name '*.cu' -o -name '*.cuh')
 # One more than this project's machines have cores: many tests wait for processes that they have started.
 PYTEST_WORKERS ?= 3
-# Some containers say that no bytecode is to be kept: every process of a test would compile torch once more.
+# Some containers disable bytecode files: every test process would then compile torch's modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup test test-long test-all torture lint audit check format sanitize cuda gpu bare rdma-test vllm clients bench replay figures docs clean
@@ -59,7 +59,7 @@ lint: setup
 	$(BIN)/python ci/board.py --check
 	$(BIN)/clang-format --dry-run --Werror $(CXX_FILES)
 
-# Known vulnerabilities of the versions that are pinned; says so and succeeds where nobody can be asked.
+# Known vulnerabilities of the pinned versions; without a reachable index it prints that and succeeds.
 audit: setup
 	@$(BIN)/python ci/audit.py
 
@@ -85,7 +85,7 @@ cuda: setup
 gpu:
 	@MAKE="$(MAKE)" ci/gpu.sh $(VENV)
 
-# The commands of README on a bare machine: a Debian of its own, seen by nothing of this one.
+# The commands of README on a bare machine: a separate Debian that shares nothing with this one.
 bare:
 	@ci/bare.sh || [ $$? = 77 ]
 
@@ -112,12 +112,12 @@ bench: setup
 	$(BIN)/laminabench bench traces
 	$(BIN)/laminabench bench sim
 
-# The command the project is known by, beside what it is compared with.
+# The project's main command and its baseline.
 replay: $(CORE)
 	$(BIN)/laminabench replay --trace azure-conv --system vllm
 	$(BIN)/laminabench replay --trace azure-conv --system lamina
 
-# Every figure and table of the papers, and PAPER.md: their claims beside what comes out here.
+# Every figure and table of the papers, and PAPER.md: their claims next to our results.
 figures: setup
 	$(BIN)/laminabench figures all
 

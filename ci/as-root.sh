@@ -1,5 +1,5 @@
 # shellcheck shell=sh
-# To be sourced. `as_root` is what to put before a command that only root may run, or `no` where nobody may.
+# To be sourced. `as_root` is what to put before a command that only root may run, or `no` without such a right.
 if [ "$(id -u)" -eq 0 ]; then
   as_root=
 elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then

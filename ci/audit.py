@@ -15,7 +15,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 LOCKED = ROOT / "ci" / "locked"
-# The first is what everybody has: where nothing is known of it, the others are not asked for.
+# The first is a dependency of every installation: if its advisories are unavailable, skip the others.
 FILES = ["core", "build", "engine", "dev", "wheel", "audit", "release", "torch-cpu", "cuda"]
 PINS = ["baselines/vllm/pins-cpu.txt", "baselines/vllm/pins-cuda.txt", "ci/clients/requirements.txt"]
 
@@ -60,7 +60,7 @@ def ask(pip_audit: Path, pins: Path) -> list[dict[str, Any]] | None:
 def findings(packages: list[dict[str, Any]]) -> list[str]:
     """A sentence for each vulnerability."""
     return [
-        f"{package['name']} {package['version']}: {each['id']}, mended in "
+        f"{package['name']} {package['version']}: {each['id']}, fixed in "
         + (", ".join(each["fix_versions"]) or "no version yet")
         for package in packages
         for each in package.get("vulns", ())
@@ -84,7 +84,7 @@ def main() -> int:
         problems += findings(known)
     for sentence in sorted(set(problems)):
         print(f"audit: {sentence}", file=sys.stderr)
-    print(f"audit: {queried} versions were asked for, {len(set(problems))} vulnerabilities are known")
+    print(f"audit: {queried} versions were checked, {len(set(problems))} vulnerabilities are known")
     return bool(problems)
 
 

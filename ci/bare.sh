@@ -83,7 +83,7 @@ python=$project/.venv/bin/python
 
 # A newcomer's own traffic, and README's question about it.
 csv='BEGIN { print "arrival_s,prompt_tokens,output_tokens"; for (i = 0; i < 2000; i++) print i / 5 "," 200 + i * 37 % 3000 "," 50 + i * 13 % 400 }'
-ask=".venv/bin/laminabench compare --equal-cost --trace ~/mine.csv --model llama3-70b --report ~/answer.html"
+ask=".venv/bin/laminabench compare --trace ~/mine.csv --model llama3-70b --report ~/answer.html"
 [ $# -gt 0 ] || set -- 'make replay' 'make replay' "awk '$csv' >~/mine.csv" "$ask" 'test -s ~/answer.html' 'make test'
 unshare --mount --pid --ipc --fork --kill-child sh "$here/bare-inside.sh" "$root" "$work" "$@" </dev/null
 untracked=$(git -c safe.directory='*' -C "$work/home/laminabench" status --porcelain)

@@ -27,7 +27,7 @@ def main(folder: Path, lines: list[str]) -> None:
         for word in value.split():
             path = Path(unquote(urlsplit(word).path) if word.startswith("file://") else word)
             if path.is_absolute() and path.exists():
-                # The pages of an index name its files relative to themselves, beside its own folder.
+                # The pages of an index name its files relative to themselves, next to its own folder.
                 paths.add(path.parent if name.endswith("index-url") else path)
     with (folder / "pip.conf").open("w") as file:
         for section, values in settings.items():

@@ -29,6 +29,8 @@ computes it, and `make check` fails if an error gets worse. `ci/board.py` makes 
 - *step*: the kernels of a decode step; *step, wall*: as the host sees it.
 - An error is predicted / measured - 1. *p90* is the 90th percentile of absolute errors.
 
+[The verdict](compare.md#the-verdict) of a comparison says how its errors combine.
+
 ![Loads of servers](../results/validation/serving.svg)
 
 """

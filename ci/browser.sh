@@ -16,7 +16,7 @@ done
 # shellcheck source=ci/as-root.sh
 . "$(dirname "$0")/as-root.sh"
 if [ "$as_root" = no ] || ! command -v apt-get >/dev/null; then
-  say "there is no Chromium and nobody may install one here; install chromium, or name a browser in LAMINABENCH_BROWSER"
+  say "there is no Chromium and this user may not install packages; install chromium, or name a browser in LAMINABENCH_BROWSER"
   exit 0
 fi
 say "installing chromium"

@@ -28,7 +28,7 @@ fi
 awk '/\.entry/ { sub(/\(.*/, "", $NF); kernel = $NF } /\.maxntid/ { sub(/,/, "", $2); print kernel, $2 }' \
   "$build"/ptx/*.ptx | sort -u >"$build/threads.txt"
 # From ptxas -v: which kernel, its registers, its static shared memory, its spills, and of how many of a multiprocessor's
-# 64 warps its registers leave room. The attention kernels' own shared memory is asked for at launch, so it is not in
+# 64 warps its registers leave room. The attention kernels' shared memory is allocated at launch, so it is not in
 # this table: there may be room for fewer.
 awk '
   function warps(registers, threads) {

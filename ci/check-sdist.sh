@@ -10,7 +10,7 @@ pip="$python -m pip --disable-pip-version-check --quiet"
 rm -rf "$work"
 mkdir -p "$work/requirements"
 "$python" -c 'import sys; from scikit_build_core.build import build_sdist; build_sdist(sys.argv[1])' "$work" >/dev/null
-# cmake and ninja, too, are asked for where a machine has none that are new enough.
+# cmake and ninja are requested too if the machine has none that are new enough.
 $pip download --require-hashes --no-deps --only-binary=:all: --dest "$work/requirements" --requirement ci/locked/build.txt
 cd "$work"
 # An index of this machine's own would be one that pip asks all the same.

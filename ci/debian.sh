@@ -9,10 +9,10 @@ may_hold_a_system() {
 }
 
 # From where this machine gets packages of a release, or nothing. With apt's own settings; other people's packages are
-# often kept under Debian's names.
+# often stored under Debian's names.
 mirror_of() {
   command -v apt-get >/dev/null || return 0
-  # What apt knows may be nothing, as in a new container, or packages that are gone by now. Where it cannot ask, what it
+  # apt's lists may be empty, as in a new container, or outdated. If they cannot be updated, what it
   # knows may do.
   apt-get -qq update >/dev/null 2>&1 || true
   # shellcheck disable=SC2016

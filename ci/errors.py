@@ -127,7 +127,7 @@ class Sites:
                     self._note(code, name, module.path, call.args[at + 1])
                 return
         given = call.args[-2] if len(call.args) > 1 else None
-        if isinstance(given, ast.Attribute):  # another error's code, with more said of where
+        if isinstance(given, ast.Attribute):  # another error's code, with more details of the place
             return
         if isinstance(given, ast.Name) and function and given.id in function[1]:
             sentence = call.args[-1]

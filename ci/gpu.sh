@@ -1,5 +1,5 @@
 #!/bin/sh
-# `make gpu`: build for the GPU at hand alone, then all that it can tell. What is missing is said before anything is built.
+# `make gpu`: build for this GPU only, then run all measurements. Missing tools are reported before anything is built.
 # Argument: the virtual environment. Not verified on hardware.
 set -eu
 venv=$1

@@ -101,7 +101,7 @@ def fits(tags: Iterable[Tag], machines: Iterable[tuple[str, str]], pythons: Iter
 
 
 def needed(marker: str | None) -> str | None:
-    """The marker if it tells our machines apart, "" if none of them fulfils it, None if all do."""
+    """The marker if it differs between our machines, "" if none of them fulfils it, None if all do."""
     if marker is None:
         return None
     answers = {

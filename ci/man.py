@@ -98,7 +98,7 @@ def _option(names: str) -> str:
 
 
 def _described(rows: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Terms, roff already, each with what is said of it below."""
+    """Terms, already in roff, each with its description below."""
     for term, text in rows:
         yield from (f'.IP "{term}"', _text(" ".join(text.split())))
 

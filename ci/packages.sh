@@ -16,7 +16,7 @@ done
 if [ -z "$missing" ]; then
   say "all here"
 elif [ "$as_root" = no ] || ! command -v apt-get >/dev/null; then
-  say "nobody may install packages here; install $packages"
+  say "this user may not install packages; install $packages"
 else
   say "installing $packages"
   # shellcheck disable=SC2086

@@ -17,7 +17,7 @@ fi
 # shellcheck source=ci/as-root.sh
 . "$(dirname "$0")/as-root.sh"
 if [ "$as_root" = no ] || ! command -v apt-get >/dev/null; then
-  say "there is no pyverbs, or no libibverbs-dev, and nobody may install them here; install both"
+  say "there is no pyverbs, or no libibverbs-dev, and this user may not install packages; install both"
   exit 0
 fi
 say "installing python3-pyverbs and libibverbs-dev"

@@ -13,7 +13,7 @@ cmake --build build/sanitize
 [ "${2:-}" != build ] || exit 0
 ctest --test-dir build/sanitize --parallel 2 --output-on-failure --timeout 240
 
-# The sanitised module beside the Python sources, ahead of the editable install (whose import hook -S leaves out).
+# The sanitised module next to the Python sources, ahead of the editable install (whose import hook -S leaves out).
 rm -rf "$site"
 mkdir -p "$site"
 cp -r engine/lamina laminabench "$site"
@@ -28,7 +28,7 @@ run() {
 for module in lamina._native laminabench._sim; do
   run -c "import $module as n; assert 'sanitize' in n.__file__, f'the tests would run {n.__file__} instead'"
 done
-# The tests of the native code, not those of what runs on torch: that takes minutes here, and is not ours to mend.
+# Only tests of the native code: tests on torch take minutes here, and errors in torch are not ours to fix.
 # Two at a time; xdist's processes would have the import hook.
 tests() {
   run -m pytest -q -p no:cacheprovider "$@"

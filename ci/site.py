@@ -18,7 +18,7 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "ci"))
 
-import site_cli  # noqa: E402 - beside this file, which mkdocs loads by its path
+import site_cli  # noqa: E402 - next to this file, which mkdocs loads by its path
 
 REPOSITORY = "https://github.com/laminabench/laminabench/blob/main/"
 SHOWN = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}

@@ -2,10 +2,10 @@
 
     python ci/waits.py [FILES]
 
-Told by how a call is written: a wait, join, get, recv, result, communicate, acquire, accept or poll without a
-time, and the like of subprocess and concurrent.futures. `select` is refused altogether: it ends at descriptor
-1,024. Where nobody needs to come (a worker that waits for work), or the time is said elsewhere (a socket's),
-the line says so: `# waits: WHY`. Receivers of channels have their time since they were opened.
+Recognised by how a call is written: a wait, join, get, recv, result, communicate, acquire, accept or poll
+without a time, and the like of subprocess and concurrent.futures. `select` is refused altogether: it ends at
+descriptor 1,024. Where no limit is correct (a worker that waits for work), or it is set elsewhere (a
+socket's), the line says so: `# waits: WHY`. Receivers of channels have their time since they were opened.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ("laminabench", "engine", "baselines")
 # Methods that take nothing but a time.
 METHODS = {"wait", "join", "get", "recv", "result", "communicate", "acquire", "accept", "poll"}
-# Of `poll` only select's waits; what is asked of a process, or of a pipe, comes at once.
+# Of `poll` only select's waits; a process's or a pipe's returns at once.
 POLLING = "select"
 FUNCTIONS = {"wait": 2, "as_completed": 2, "wait_for": 2}  # with so many arguments there is a time
 PROGRAMS = {"run", "call", "check_call", "check_output"}

@@ -1,13 +1,16 @@
-"""Check identifiers and docstring openings against words that are not used here: python ci/words.py
+"""Check names and prose against words that are not used here: python ci/words.py
 
-CONTRIBUTING.md says what to write instead. `ci/words.toml` lists exceptions, mostly names of stored fields,
-and how many docstrings may still open with a fragment.
+Three checks: identifiers of Python and C++, the first words of docstrings, and comments, docstrings and
+documentation. CONTRIBUTING.md says what to write instead; `ci/words.toml` lists the exceptions by file,
+mostly names of stored fields.
 """
 
 from __future__ import annotations
 
 import ast
 import io
+import re
+import subprocess
 import sys
 import tokenize
 import tomllib
@@ -15,72 +18,94 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCES = ("laminabench", "engine/lamina", "baselines")
-WORDS = frozenset(
-    (
-        "found",
-        "asked",
-        "told",
-        "kept",
-        "said",
-        "heard",
-        "seen",
-        "held",
-        "mine",
-        "gone",
-        "beside",
-        "apart",
-        "alike",
-    )
+NAMES = re.compile(r"\b(?:found|asked|told|kept|said|heard|seen|held|mine|gone|beside|apart|alike)_?(?=\W|$)")
+PROSE = re.compile(
+    r"\b(?:nobody|somebody|whoever|everybody|whom|beside|alike|gone|heard|told|mended|for want of)\b"
+    r"|\b(?:comes to|lets go|takes up with|as (?:\S+ ){1,5}ha(?:s|ve) (?:it|them))\b",
+    re.IGNORECASE,
 )
 OPENINGS = (
-    "Of ",
-    "What ",
-    "As ",
-    "Who ",
-    "Whose ",
-    "Where ",
-    "Those ",
-    "How ",
-    "With ",
-    "From ",
-    "By ",
+    *("Of ", "What ", "As ", "Who ", "Whose ", "Where ", "Those ", "How ", "With ", "From ", "By "),
     "The same ",
 )
+CPP = (".cpp", ".hpp", ".h", ".cu", ".cuh")
+SCRIPTS = (".sh", "Makefile", "Containerfile")
+PRODUCT = ("laminabench/", "engine/", "baselines/", "csrc/", "tools/", "ci/")
+DOCS = ("docs/", "README.md", "CONTRIBUTING.md", "SECURITY.md")
+GENERATED = ("docs/errors.md", "docs/changelog.md")
+
+Hits = Iterator[tuple[int, str]]
 
 
-def identifiers(source: str) -> Iterator[tuple[int, str]]:
-    """Yield the line and the word of each identifier that is in WORDS."""
+def python_names(source: str) -> Hits:
+    """Yield the line and the text of each refused identifier."""
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.NAME and token.string in WORDS:
+        if token.type == tokenize.NAME and NAMES.fullmatch(token.string):
             yield token.start[0], token.string
 
 
-def fragments(source: str) -> Iterator[int]:
-    """Yield the line of each definition whose docstring opens with a fragment."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            text = ast.get_docstring(node)
-            if text and text.startswith(OPENINGS):
-                yield getattr(node, "lineno", 1)
+def cpp_names(source: str) -> Hits:
+    """Yield the line and the text of each refused identifier outside of comments and strings."""
+    for line, text in enumerate(source.split("\n"), 1):
+        code = re.sub(r'"(?:\\.|[^"\\])*"', "", text).split("//")[0]
+        if '"' not in code and not text.lstrip().startswith("R"):
+            yield from ((line, match[0]) for match in NAMES.finditer(code))
+
+
+def docstrings(source: str) -> Hits:
+    """Yield the line and the text of each docstring."""
+    documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    for node in (node for node in ast.walk(ast.parse(source)) if isinstance(node, documented)):
+        if text := ast.get_docstring(node):
+            yield getattr(node, "lineno", 1), text
+
+
+def prose(name: str, source: str) -> Hits:
+    """Yield the line and the text of comments and docstrings, or of a page without its code blocks."""
+    if name.endswith(".py"):
+        yield from docstrings(source)
+        for token in tokenize.generate_tokens(io.StringIO(source).readline):
+            if token.type == tokenize.COMMENT:
+                yield token.start[0], token.string
+        return
+    fenced = False
+    for line, text in enumerate(source.split("\n"), 1):
+        fenced ^= text.lstrip().startswith("```")
+        if name.endswith(".md"):
+            yield line, "" if fenced else text
+        else:
+            _, sign, comment = text.partition("//" if name.endswith(CPP) else "#")
+            yield line, comment if sign else ""
+
+
+def problems(name: str, source: str) -> Iterator[tuple[int, str, str]]:
+    """Yield line, word and advice for each refused word of a file."""
+    python, product = name.endswith(".py"), name.startswith(PRODUCT)
+    if (python or name.endswith(CPP)) and NAMES.search(source):
+        for line, word in python_names(source) if python else cpp_names(source):
+            yield line, word, "use a noun of the field"
+    if python and product:
+        for line, text in docstrings(source):
+            if text.startswith(OPENINGS):
+                yield line, text.split()[0], "begin the docstring with a verb or a noun"
+    if (product and name.endswith((".py", *CPP, *SCRIPTS))) or name.startswith((*DOCS, *SCRIPTS)):
+        for line, text in prose(name, source) if PROSE.search(source) else ():
+            for match in PROSE.finditer(text):
+                yield line, match[0], "write it as vLLM's or PyTorch's documentation would"
 
 
 def main() -> int:
     """Print what is wrong; the exit status is 1 if anything is."""
-    exceptions = tomllib.loads((ROOT / "ci" / "words.toml").read_text())
-    wrong, opened = [], []
-    for path in (path for top in SOURCES for path in sorted((ROOT / top).rglob("*.py"))):
-        name, source = str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")
-        allowed = exceptions["identifiers"].get(name, [])
-        wrong += [
-            f"{name}:{line}: '{word}': use a noun of the field"
-            for line, word in identifiers(source)
-            if word not in allowed
-        ]
-        opened += [f"{name}:{line}: the docstring opens with a fragment" for line in fragments(source)]
-    if len(opened) > exceptions["fragments"]:
-        wrong += [*opened, f"{len(opened)} docstrings open with a fragment, {exceptions['fragments']} may"]
-    print(*(f"words: {sentence}" for sentence in wrong), sep="\n", end="\n" if wrong else "", file=sys.stderr)
+    allowed = tomllib.loads((ROOT / "ci" / "words.toml").read_text())
+    listed = subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).splitlines()
+    wrong = []
+    for name in listed:
+        if name.endswith((".py", ".md", *CPP, *SCRIPTS)) and name not in (*GENERATED, "ci/words.py"):
+            source = (ROOT / name).read_text(encoding="utf-8")
+            for line, word, advice in problems(name, source):
+                if word.lower() not in allowed.get(name, ()):
+                    wrong.append(f"words: {name}:{line}: '{word}': {advice}")
+    print(*wrong, sep="\n", end="\n" if wrong else "", file=sys.stderr)
     return int(bool(wrong))
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from laminabench.api.sweeping import sweep
     from laminabench.util.errors import CheckFailedError, UserError
 
-# Where each is; imported when it is first asked for, so that `import laminabench` takes no time.
+# The module of each name, imported on first use, so that `import laminabench` is fast.
 _PLACES = {
     "Comparison": "api.comparison",
     "compare": "api.comparing",

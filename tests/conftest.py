@@ -46,7 +46,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     What uses real data is `outside`. It runs before `-m` selects.
     """
-    kept: dict[tuple[str, str], int] = {}
+    saved: dict[tuple[str, str], int] = {}
     for item in items:
         if REAL_DATA.intersection(getattr(item, "fixturenames", ())):
             item.add_marker("outside")
@@ -56,10 +56,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         test = item.nodeid.partition("[")[0]
         for pattern in mark.kwargs["but"]:
             matches = fnmatch.fnmatchcase(item.callspec.id, pattern)  # type: ignore[attr-defined]
-            kept[test, pattern] = kept.get((test, pattern), 0) + matches
+            saved[test, pattern] = saved.get((test, pattern), 0) + matches
             if matches and mark in item.own_markers:
                 item.own_markers.remove(mark)
-    lost = [f"{test}: no case is {pattern!r}" for (test, pattern), count in kept.items() if not count]
+    lost = [f"{test}: no case is {pattern!r}" for (test, pattern), count in saved.items() if not count]
     # One case may have been asked for by its name.
     if lost and len(items) > 1:
         raise pytest.UsageError("; ".join(lost))

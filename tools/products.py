@@ -76,7 +76,7 @@ def run(batches: Sequence[int] = BATCHES, rounds: int = 9, watcher: Watcher = QU
 
 
 def _sizes() -> Mapping[str, tuple[int, int]]:
-    """Outputs and inputs of the model's products, merged as the engine has them."""
+    """Outputs and inputs of the model's products, merged as in the engine."""
     config = mini_config()
     hidden, heads = config.hidden_size, config.num_attention_heads + 2 * config.num_key_value_heads
     return {

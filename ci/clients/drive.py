@@ -1,4 +1,4 @@
-"""The clients, four and our own: how each is told of the load, and where its numbers are."""
+"""Drive the clients, four others and ours: how each gets the load, and where its numbers are."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PROMPT = "rin tola besu kamedi foru gina sita mode lapi naruzo tevi dumasa pelo 
 
 
 class ClientError(Exception):
-    """A client that did not do it; the message ends with what it said last."""
+    """A client that failed; the message ends with its last output."""
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,6 @@ class Counted:
         return 1e3 * self.gaps_s / self.gaps if self.gaps else float("nan")
 
     def at_most(self, load: Load) -> float:
-        """Tokens a second that a client who is never late could have had: each slot always has a request."""
+        """Tokens a second that a client that is never late could have: each slot always has a request."""
         request_s = (self.ttft_ms + (load.output_tokens - 1) * self.between()) / 1e3
         return load.concurrency * load.output_tokens / request_s

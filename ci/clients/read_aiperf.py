@@ -1,4 +1,4 @@
-"""aiperf's own models and the loader of its plots read a folder of artifacts; prints what they found as JSON.
+"""aiperf's own models and the loader of its plots read a folder of artifacts; prints the contents as JSON.
 
 Run by the Python of the clients' environment.
 """

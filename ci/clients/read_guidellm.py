@@ -1,4 +1,4 @@
-"""guidellm's own models read a report, and its console shows it; prints what they found as JSON.
+"""guidellm's own models read a report, and its console shows it; prints the contents as JSON.
 
 Run by the Python of the clients' environment.
 """

@@ -1,4 +1,4 @@
-"""A client's numbers beside ours: what has to be equal, what may differ and by how much, and why it does."""
+"""Compare a client's numbers with ours: what has to be equal, what may differ, by how much and why."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ THROUGHPUT_SHARES = 0.4, 1.05
 
 @dataclass(frozen=True)
 class Line:
-    """One number of a client, ours, and what is to be said of the two."""
+    """One number of a client, ours, and the verdict on the two."""
 
     client: str
     number: str
@@ -27,7 +27,7 @@ class Line:
 
 
 def lines(report: Reported, counted: Counted, load: Load) -> list[Line]:
-    """Everything that a client said, held against what the server counted."""
+    """A client's complete report, compared with the server's counts."""
     results = [
         _equal(report, "requests", report.requests, counted.requests),
         _equal(report, "prompt tokens", report.prompt_tokens, counted.prompt_tokens),
@@ -35,7 +35,7 @@ def lines(report: Reported, counted: Counted, load: Load) -> list[Line]:
         _gap(report, counted),
     ]
     if report.requests < load.requests:
-        expected = f"{load.requests} requests were asked for"
+        expected = f"{load.requests} requests were requested"
         results.append(Line(report.client, "requests", report.requests, load.requests, expected, ok=False))
     if report.chunk_gap:
         name, theirs = report.chunk_gap

@@ -20,7 +20,7 @@ from image import INTERRUPTIONS, BuildError, Image, UnavailableError, image, say
 from machine import StrangeEndError
 
 # The conftest.py of all tests takes many seconds to load in there, and nothing here needs it. Where a test
-# hangs is said before the machine is ended.
+# hangs is reported before the machine is stopped.
 PYTEST = "python3 -m pytest -p no:cacheprovider -q --confcutdir=tests/rdma -o faulthandler_timeout=150"
 TESTS = {
     # Of those that other engines pass too, what is of this one: the rest runs everywhere.
@@ -28,7 +28,7 @@ TESTS = {
     "tests/lamina/fhbn/test_faults.py tests/lamina/fhbn/test_nic_*.py",
     "two": "tests/rdma/two",
 }
-TEST_LIMIT_S = {"one": 900, "two": 450}  # inside, of each, on a busy machine; a start comes to it
+TEST_LIMIT_S = {"one": 900, "two": 450}  # inside, of each, on a busy machine; the start is added
 OUT = Path("build/rdma-vm")
 
 

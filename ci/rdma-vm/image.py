@@ -1,6 +1,6 @@
-"""The Debian that the virtual machines start from: found in the cache, or built; and the tools that it takes.
+"""The Debian image of the virtual machines, cached or built, and the tools that building needs.
 
-One is kept for each state of the files that say what is in it, in $LAMINABENCH_HOME/rdma-vm.
+$LAMINABENCH_HOME/rdma-vm has one image for each state of the files that define it.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _install(program: str) -> None:
     package = PACKAGES[program]
     as_root = _as_root()
     if as_root is None or not shutil.which("apt-get"):
-        raise UnavailableError(f"there is no {program} and nobody may install it here; install {package}")
+        raise UnavailableError(f"there is no {program} and no right to install it; install {package}")
     say(f"installing {package}")
     apt = [*as_root, "env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq"]
     for command in (["update"], ["install", "-y", "--no-install-recommends", package]):
@@ -132,7 +132,7 @@ def _build(folder: Path) -> None:
 
 
 def _obeyed(command: list[str], as_root: list[str]) -> None:
-    """Run to its end. Interrupted, it and all that it has started are asked to end, and can tidy up."""
+    """Run to its end. If interrupted, terminate it and its children, so that they can clean up."""
     # Signals wait while it is started: one that came then would leave it running.
     signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTIONS)
     with subprocess.Popen(

@@ -104,7 +104,7 @@ class Machine:
         text = status.read_text().strip() if status.exists() else ""
         if not text:
             raise StrangeEndError(
-                f"machine {self.job.name} ended without a word; the last it said:\n{self.last_words()}"
+                f"machine {self.job.name} ended without a result; its last output:\n{self.last_words()}"
             )
         return int(text)
 

@@ -77,7 +77,7 @@ mkdir -m 755 "$root/dev" "$root/proc" "$root/sys" "$root/tmp"
 readlink "$root/usr/bin/python3" >"$work/done/python"
 install -m 644 "$here/modules" "$root/modules"
 "$python" "$here/archive.py" "$root" "$work/done/root.cpio"
-# Whole or not at all, and the property of whoever has the folder.
+# Complete or not at all, and owned by the folder's owner.
 mv -T "$work/done" "$folder.part"
 chown -R --reference="$(dirname "$folder")" "$folder.part"
 mv -T "$folder.part" "$folder"

@@ -19,7 +19,7 @@ ENDS = ("here", "there")
 
 
 class RefusedError(Exception):
-    """QEMU will not do what it was told."""
+    """A command that QEMU refused."""
 
 
 class Monitor:

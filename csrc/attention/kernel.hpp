@@ -115,8 +115,8 @@ struct NarrowRows {
   const std::byte* at;
   const std::size_t* offsets;
   int rows;
-  int numbers;        // of each, a multiple of 8
-  std::size_t apart;  // bytes from one wide row to the next
+  int numbers;             // of each, a multiple of 8
+  std::size_t row_stride;  // bytes from one wide row to the next
 };
 using Widen = void (*)(const NarrowRows& from, std::byte* to);
 

@@ -20,7 +20,7 @@ void attend(const RangeTask& task) {
   static constexpr WholeTiles kWhole;
   _tile_loadconfig(&kWhole);
   RangeKernel<Avx512Simd, BFloat16, TileDot, TileSum>::attend(task);
-  _tile_release();  // a context switch need not keep them, and the next who uses them sets their shapes
+  _tile_release();  // a context switch need not keep them, and the next user sets their shapes
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 #pragma once
 
 // The attention kernel, written once for every width of vector. Each kernel_*.cpp includes it where the
-// compiler may use that file's instructions, which is why everything here and in the headers beside it is in
+// compiler may use that file's instructions, which is why everything here and in the headers next to it is in
 // unnamed namespaces: a function shared with another file could be linked in the version for a better
 // processor.
 
@@ -133,7 +133,7 @@ public:
   }
 
 private:
-  // Whether most tokens are beside their neighbours, as a prompt's are.
+  // Whether most tokens are adjacent to their neighbours, as in a prompt.
   static bool one_run(const RangeTask& task) {
     int tokens = 0;
     for (int at = 0; at + kBlock <= task.tokens; at += kBlock) {
@@ -179,7 +179,7 @@ struct Step {
   int heads;    // query heads
   Ahead& ahead;
   std::byte* room;  // for a copy of the rows
-  bool again;       // other query heads have gone over the same rows just now
+  bool again;       // other query heads have just read the same rows
 };
 
 // What becomes of the sums that are there already.
@@ -356,7 +356,7 @@ private:
             from > 0};
   }
 
-  // Goes over a KV head's query heads, as many together as can be: `work` gets a place for N and is told of
+  // Goes over a KV head's query heads, as many together as can be: `work` gets a place for N and
   // the first one and how many there are, which is less than N only where Dot fills up.
   template <int N, typename Work>
   void each(Work work, int from = 0) const {
@@ -442,7 +442,7 @@ private:
       max = S::max(max, score);
     }
     max = join_each<S, kEach, S::max>(max);
-    if (source_.softcap != 0) silence_rest<N>(scores, end);  // capped, they would be heard again
+    if (source_.softcap != 0) silence_rest<N>(scores, end);  // the cap would make them finite again
     Vec sum = S::zero();
     for (int i = 0; i < end; i += S::kWidth) {
       const Vec weight = exp_negative<S>(S::sub(S::load(scores + i), max));
@@ -519,7 +519,7 @@ void read(const std::byte* at, std::size_t size) {
   }
   for (; i + kVec <= size; i += kVec)
     sums[0] = S::add(sums[0], S::load(reinterpret_cast<const float*>(at + i)));
-  // The compiler must believe that somebody looks at the sum.
+  // Keeps the compiler from removing the sum as unused.
   const Vec sum = S::add(S::add(sums[0], sums[1]), S::add(sums[2], sums[3]));
   asm volatile("" : : "r"(&sum) : "memory");
 }

@@ -16,12 +16,12 @@ namespace {
 // two starts of one program would not be the same program. `laminabench bench attention` measures both in
 // turns and says where the other one is faster, which is when this gets a line.
 //
-// What is fetched ahead are some 32 KiB beside as many that are being read: more than a first-level cache
+// Prefetched are some 32 KiB in addition to as many that are being read: more than a first-level cache
 // holds. Into the second level is better wherever it was measured, so a processor that is not here gets that.
 //
 // AMD Zen 4: 1.3 to 2.1 times as fast as into L1; with one query head to a KV head 1.0, and 1.4 in such
 // steps. Zen 3: 0.98 to 1.04; by slots 1.2 to 1.5 times as fast as into L2 (and 0.8 to 1.0 where tokens are
-// not in order, so there it does not): it drops what it is told to fetch while it has no place for another
+// not in order, so there it does not): it drops prefetches while it has no place for another
 // miss.
 //
 // Intel Emerald Rapids: 1.0 to 1.2 times as fast as into L1; both 1.0 to 1.2 times as fast as into L2 alone.

@@ -7,13 +7,13 @@
 namespace lamina::attention {
 namespace {
 
-// Eight floats at a time. Included only where the compiler is told that AVX2, FMA and F16C may be used.
+// Eight floats at a time. Included only where the compiler may use AVX2, FMA and F16C.
 struct Avx2Simd {
   using Vec = __m256;
   static constexpr int kWidth = 8;
   static constexpr int kMostHeads = 4;
   static constexpr int kManyHeadsStep = 32;  // Zen 3: 1.1 to 1.2 times as fast as by 64 tokens
-  // Vectors of output per query head that fit in the registers beside N heads.
+  // Vectors of output per query head that fit in the registers with N heads.
   template <int N>
   static constexpr int columns() {
     return N == 4 ? 2 : 4;
@@ -85,8 +85,8 @@ struct Avx2Simd {
     const __m256i rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
     const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));  // no NaN becomes infinity
     const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
-    const __m256i kept = _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, is_nan), 16);
-    const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(kept, kept), 0x08);
+    const __m256i retained = _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, is_nan), 16);
+    const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(retained, retained), 0x08);
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_castsi256_si128(packed));
   }
   static void narrow(Float16* p, Vec x) {

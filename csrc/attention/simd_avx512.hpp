@@ -7,14 +7,14 @@
 namespace lamina::attention {
 namespace {
 
-// Sixteen floats at a time. Included only where the compiler is told that AVX-512 F, BW, DQ and VL may be
-// used.
+// Sixteen floats at a time. Included only where the compiler may use AVX-512 F, BW, DQ
+// and VL.
 struct Avx512Simd {
   using Vec = __m512;
   static constexpr int kWidth = 16;
   static constexpr int kMostHeads = 8;
   static constexpr int kManyHeadsStep = kBlock;
-  // Vectors of output per query head that fit in the registers beside N heads.
+  // Vectors of output per query head that fit in the registers with N heads.
   template <int N>
   static constexpr int columns() {
     return N == 8 ? 2 : 4;
@@ -148,8 +148,8 @@ private:
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
     const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
     const __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));  // no NaN becomes infinity
-    const __m512i kept = _mm512_mask_mov_epi32(rounded, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), quiet);
-    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(kept, 16));
+    const __m512i retained = _mm512_mask_mov_epi32(rounded, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), quiet);
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(retained, 16));
   }
 };
 

@@ -15,7 +15,7 @@ struct BaselineSimd {
   static constexpr int kWidth = 4;
   static constexpr int kMostHeads = 4;
   static constexpr int kManyHeadsStep = kBlock;
-  // Vectors of output per query head that fit in the registers beside N heads.
+  // Vectors of output per query head that fit in the registers with N heads.
   template <int N>
   static constexpr int columns() {
     return 2;
@@ -70,8 +70,8 @@ struct BaselineSimd {
     const Ints bits = reinterpret_cast<Ints>(x);
     const Ints rounded = bits + 0x7fff + ((bits >> 16) & 1);
     const Ints quiet = bits | 0x400000;  // a NaN must not round up to infinity
-    const Ints kept = (x == x) ? rounded : quiet;
-    for (int i = 0; i < kWidth; ++i) p[i].bits = static_cast<std::uint16_t>(kept[i] >> 16);
+    const Ints retained = (x == x) ? rounded : quiet;
+    for (int i = 0; i < kWidth; ++i) p[i].bits = static_cast<std::uint16_t>(retained[i] >> 16);
   }
   static void narrow(Float16* p, Vec x) {
     for (int i = 0; i < kWidth; ++i) p[i].bits = half_of(x[i]);

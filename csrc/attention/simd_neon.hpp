@@ -7,13 +7,13 @@
 namespace lamina::attention {
 namespace {
 
-// Four floats at a time. Included only where the compiler is told that BF16 may be used.
+// Four floats at a time. Included only where the compiler may use BF16.
 struct NeonSimd {
   using Vec = float32x4_t;
   static constexpr int kWidth = 4;
   static constexpr int kMostHeads = 4;
   static constexpr int kManyHeadsStep = kBlock;
-  // Vectors of output per query head that fit in the registers beside N heads.
+  // Vectors of output per query head that fit in the registers with N heads.
   template <int N>
   static constexpr int columns() {
     return 4;

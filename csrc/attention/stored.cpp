@@ -31,7 +31,7 @@ std::array<E, 256> table(Stored stored) {
 template <typename E, Stored kStored>
 void look_up(const NarrowRows& from, std::byte* to) {
   static const std::array<E, 256> numbers = table<E>(kStored);
-  for (int row = 0; row < from.rows; ++row, to += from.apart) {
+  for (int row = 0; row < from.rows; ++row, to += from.row_stride) {
     const auto* codes = reinterpret_cast<const std::uint8_t*>(from.at + from.offsets[row]);
     E* out = reinterpret_cast<E*>(to);
     for (int i = 0; i < from.numbers; ++i) out[i] = numbers[codes[i]];
@@ -42,12 +42,12 @@ void look_up(const NarrowRows& from, std::byte* to) {
 std::uint8_t fp8_of(float x) {
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(x);
   const std::uint32_t magnitude = bits & kMagnitude;
-  const float kept = std::min(std::bit_cast<float>(magnitude), kMostFp8);
-  const std::uint32_t rounded = std::bit_cast<std::uint32_t>(kept);
+  const float retained = std::min(std::bit_cast<float>(magnitude), kMostFp8);
+  const std::uint32_t rounded = std::bit_cast<std::uint32_t>(retained);
   const std::uint32_t normal = ((rounded + 0x7ffff + (rounded >> 20 & 1)) >> 20) - (120u << 3);
   // Added to 2^14, whose last bit is 2^-9, the smallest number there is: what is left is how many of them.
   const std::uint32_t small =
-      std::bit_cast<std::uint32_t>(kept + 0x1p14f) - std::bit_cast<std::uint32_t>(0x1p14f);
+      std::bit_cast<std::uint32_t>(retained + 0x1p14f) - std::bit_cast<std::uint32_t>(0x1p14f);
   std::uint32_t code = rounded < std::bit_cast<std::uint32_t>(0x1p-6f) ? small : normal;
   code = magnitude > kInfinity ? 0x7f : code;
   return static_cast<std::uint8_t>(code | (bits >> 24 & 0x80));

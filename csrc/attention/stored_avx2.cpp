@@ -62,7 +62,7 @@ void widen(const NarrowRows& from, std::byte* to) {
   const auto wide = [](__m128i codes) {
     return kStored == Stored::kFp8 ? wide_fp8(codes) : wide_int8(codes);
   };
-  for (int row = 0; row < from.rows; ++row, to += from.apart) {
+  for (int row = 0; row < from.rows; ++row, to += from.row_stride) {
     const auto* codes = reinterpret_cast<const __m128i*>(from.at + from.offsets[row]);
     E* out = reinterpret_cast<E*>(to);
     int left = from.numbers;

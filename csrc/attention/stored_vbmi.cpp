@@ -17,7 +17,7 @@ namespace {
 
 template <typename E, Stored kStored>
 void widen(const NarrowRows& from, std::byte* to) {
-  for (int row = 0; row < from.rows; ++row, to += from.apart) {
+  for (int row = 0; row < from.rows; ++row, to += from.row_stride) {
     const std::byte* codes = from.at + from.offsets[row];
     std::byte* out = to;
     int left = from.numbers;

@@ -108,8 +108,8 @@ void ThreadPool::finish() {
   }
 }
 
-// A worker may come late and find the next job instead of the one it was woken for. That is as good: whoever
-// has taken a unit reads the job of that unit, because a job does not end before its units.
+// A worker may come late and find the next job instead of the one it was woken for. That is as good: a thread
+// that has taken a unit reads the job of that unit, because a job does not end before its units.
 void ThreadPool::take_units(std::size_t place) {
   while (left_.load(std::memory_order_relaxed) > 0) {
     const std::int64_t left = left_.fetch_sub(1, std::memory_order_acquire);

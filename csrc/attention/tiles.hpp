@@ -81,10 +81,10 @@ struct TileDot {
         // own.
         _tile_loadd(2, q + d / 2 * N, N * 4);
         step.ahead.fetch(each);
-        _tile_loadd(3, first.at(d), first.apart());
+        _tile_loadd(3, first.at(d), first.row_stride());
         _tile_dpbf16ps(0, 3, 2);
         step.ahead.fetch(each);
-        _tile_loadd(4, second.at(d), second.apart());
+        _tile_loadd(4, second.at(d), second.row_stride());
         _tile_dpbf16ps(1, 4, 2);
       }
       alignas(kLine) float sums[kTileTokens][kTileRows];
@@ -103,11 +103,11 @@ private:
       const std::size_t* offsets = step.offsets + from;
       if (from + kTileRows <= step.tokens && even(offsets)) {
         at_ = step.rows + offsets[0];
-        apart_ = offsets[1] - offsets[0];
+        row_stride_ = offsets[1] - offsets[0];
         return;
       }
-      apart_ = static_cast<std::size_t>(step.dim) * sizeof(BFloat16);
-      std::byte* to = step.room + static_cast<std::size_t>(from) * apart_;
+      row_stride_ = static_cast<std::size_t>(step.dim) * sizeof(BFloat16);
+      std::byte* to = step.room + static_cast<std::size_t>(from) * row_stride_;
       at_ = to;
       if (step.again) return;
       for (int t = from; t < from + kTileRows; ++t) {
@@ -117,22 +117,22 @@ private:
     }
 
     const std::byte* at(int d) const { return at_ + d * 2; }
-    std::size_t apart() const { return apart_; }
+    std::size_t row_stride() const { return row_stride_; }
 
   private:
     static bool even(const std::size_t* offsets) {
-      const std::size_t apart = offsets[1] - offsets[0];
-      const __m512i distances = _mm512_mullo_epi64(_mm512_set1_epi64(static_cast<long long>(apart)),
+      const std::size_t row_stride = offsets[1] - offsets[0];
+      const __m512i distances = _mm512_mullo_epi64(_mm512_set1_epi64(static_cast<long long>(row_stride)),
                                                    _mm512_setr_epi64(0, 1, 2, 3, 4, 5, 6, 7));
       const auto differ = [&](int i) {
-        const __m512i first = _mm512_set1_epi64(static_cast<long long>(offsets[0] + i * apart));
+        const __m512i first = _mm512_set1_epi64(static_cast<long long>(offsets[0] + i * row_stride));
         return _mm512_cmpneq_epi64_mask(_mm512_loadu_si512(offsets + i), _mm512_add_epi64(first, distances));
       };
       return (differ(0) | differ(8)) == 0;
     }
 
     const std::byte* at_;
-    std::size_t apart_;
+    std::size_t row_stride_;
   };
 
   // Scores of 4 tokens, a row each, to where the softmax wants them.

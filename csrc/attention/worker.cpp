@@ -13,7 +13,7 @@ namespace lamina::attention {
 
 namespace {
 
-// Tokens a range has at most. Many enough that their partial results are few beside their keys and values.
+// Maximum tokens of a range: enough that partial results are few compared with keys and values.
 constexpr int kRangeTokens = 1024;
 
 // A unit reads about this much of each token's row: the more of it lies side by side, the better for the

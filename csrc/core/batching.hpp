@@ -106,7 +106,7 @@ struct BatchMembers {
   std::vector<Stay> youngest;  // growing members in order of joining; those that left are skipped
 };
 
-// Continuous batching, as far as both schedulers have it in common: the queue, and the members of batches.
+// The part of continuous batching that both schedulers share: the queue, and the members of batches.
 // `Self` is the scheduler, which has fits(), preempt(batch, pool), own_tokens_at_join(request), and of a pool
 // free_blocks(), has_blocks() and take_blocks(); `Batch` derives from BatchMembers.
 template <typename Self, typename Batch>
@@ -311,11 +311,11 @@ protected:
   Index take_youngest(Batch& batch, int pool) {
     auto& youngest = batch.youngest;
     while (!youngest.empty() && has_left(batch, youngest.back())) youngest.pop_back();
-    const auto found = std::find_if(youngest.rbegin(), youngest.rend(), [&](const Stay& stay) {
+    const auto match = std::find_if(youngest.rbegin(), youngest.rend(), [&](const Stay& stay) {
       return !has_left(batch, stay) && pool_[stay.request] == pool;
     });
-    const Index victim = found->request;
-    youngest.erase(std::next(found).base());
+    const Index victim = match->request;
+    youngest.erase(std::next(match).base());
     return victim;
   }
 

@@ -45,7 +45,7 @@ void BlockPool::take(std::int64_t blocks) {
       front.kind = Kind::kNothing;
     }
     if (front.blocks > 0) continue;
-    if (front.kind == Kind::kRequest) kept_.erase(static_cast<Request>(front.of));
+    if (front.kind == Kind::kRequest) retained_.erase(static_cast<Request>(front.of));
     remove(place);
   }
 }
@@ -84,29 +84,29 @@ void BlockPool::drop(std::int64_t id) {
 void BlockPool::keep(Request request, std::int64_t blocks) {
   if (blocks == 0) return;
   free_ += blocks;
-  kept_[request] = append({blocks, Kind::kRequest, request});
+  retained_[request] = append({blocks, Kind::kRequest, request});
 }
 
-std::int64_t BlockPool::kept(Request request) const {
-  const auto found = kept_.find(request);
-  return found == kept_.end() ? 0 : line_[found->second].blocks;
+std::int64_t BlockPool::retained(Request request) const {
+  const auto match = retained_.find(request);
+  return match == retained_.end() ? 0 : line_[match->second].blocks;
 }
 
 std::int64_t BlockPool::take_kept(Request request) {
-  const auto found = kept_.find(request);
-  if (found == kept_.end()) return 0;
-  const std::int64_t blocks = line_[found->second].blocks;
+  const auto match = retained_.find(request);
+  if (match == retained_.end()) return 0;
+  const std::int64_t blocks = line_[match->second].blocks;
   free_ -= blocks;
-  remove(found->second);
-  kept_.erase(found);
+  remove(match->second);
+  retained_.erase(match);
   return blocks;
 }
 
 void BlockPool::forget(Request request) {
-  const auto found = kept_.find(request);
-  if (found == kept_.end()) return;
-  line_[found->second].kind = Kind::kNothing;
-  kept_.erase(found);
+  const auto match = retained_.find(request);
+  if (match == retained_.end()) return;
+  line_[match->second].kind = Kind::kNothing;
+  retained_.erase(match);
 }
 
 void BlockPool::check_integrity() const {
@@ -120,23 +120,23 @@ void BlockPool::check_integrity() const {
     expect(line_[stretch.after].before == place, "the line is broken");
     in_line += stretch.blocks;
     if (stretch.kind == Kind::kPrefix) {
-      const auto found = prefixes_.find(stretch.of);
-      expect(found != prefixes_.end() && found->second.owners == 0 && found->second.stretch == place &&
-                 found->second.blocks == stretch.blocks,
+      const auto match = prefixes_.find(stretch.of);
+      expect(match != prefixes_.end() && match->second.owners == 0 && match->second.stretch == place &&
+                 match->second.blocks == stretch.blocks,
              "a prefix block in the line is not what the pool knows of it");
       ++prefixes;
     } else if (stretch.kind == Kind::kRequest) {
-      const auto found = kept_.find(static_cast<Request>(stretch.of));
-      expect(found != kept_.end() && found->second == place, "blocks of a preempted request are lost");
+      const auto match = retained_.find(static_cast<Request>(stretch.of));
+      expect(match != retained_.end() && match->second == place, "blocks of a preempted request are lost");
       ++requests;
     }
   }
-  std::int64_t held = 0;
-  for (const auto& [id, prefix] : prefixes_) held += prefix.owners > 0 ? 1 : 0;
+  std::int64_t stored = 0;
+  for (const auto& [id, prefix] : prefixes_) stored += prefix.owners > 0 ? 1 : 0;
   expect(in_line == free_, "free blocks are counted wrong");
   expect(free_ >= 0 && free_ <= capacity_, "a pool is overfull");
-  expect(prefixes + held == static_cast<std::int64_t>(prefixes_.size()), "a prefix block is nowhere");
-  expect(requests == static_cast<std::int64_t>(kept_.size()), "a preempted request's blocks are nowhere");
+  expect(prefixes + stored == static_cast<std::int64_t>(prefixes_.size()), "a prefix block is nowhere");
+  expect(requests == static_cast<std::int64_t>(retained_.size()), "a preempted request's blocks are nowhere");
 }
 
 }  // namespace lamina

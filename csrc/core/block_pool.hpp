@@ -10,7 +10,7 @@ namespace lamina {
 // KV memory in blocks that remembers what it held, as vLLM's does: blocks are given back to the end of a line
 // and taken from its front, and until they are taken again they can be reused as they are, by a request with
 // the same tokens. Three kinds stand in the line: prefix blocks of the trace (shared, each as a whole), what
-// a preempted request had beside them (its leading blocks last as long as possible), and what no one can use
+// a preempted request had besides them (its leading blocks last as long as possible), and what no one can use
 // again.
 class BlockPool {
 public:
@@ -30,9 +30,9 @@ public:
 
   // A prefix block of the trace: whether it is here, and whether someone holds it.
   bool has(std::int64_t id) const { return prefixes_.contains(id); }
-  bool held(std::int64_t id) const {
-    const auto found = prefixes_.find(id);
-    return found != prefixes_.end() && found->second.owners > 0;
+  bool stored(std::int64_t id) const {
+    const auto match = prefixes_.find(id);
+    return match != prefixes_.end() && match->second.owners > 0;
   }
   // It must be here. It takes `blocks` out of the line if no request held it.
   void hold(std::int64_t id);
@@ -43,7 +43,7 @@ public:
   // Full blocks of a preempted request; how many of them, the leading ones, are still here; taking these; and
   // leaving them to be taken by others.
   void keep(Request request, std::int64_t blocks);
-  std::int64_t kept(Request request) const;
+  std::int64_t retained(Request request) const;
   std::int64_t take_kept(Request request);
   void forget(Request request);
 
@@ -73,7 +73,7 @@ private:
   std::vector<Stretch> line_;  // a ring through entry 0
   std::vector<std::uint32_t> unused_;
   std::unordered_map<std::int64_t, Prefix> prefixes_;
-  std::unordered_map<Request, std::uint32_t> kept_;
+  std::unordered_map<Request, std::uint32_t> retained_;
 };
 
 }  // namespace lamina

@@ -46,9 +46,9 @@ public:
   std::int64_t missing(int pool, std::span<const std::int64_t> ids, std::int64_t prompt,
                        int id_tokens) const {
     std::int64_t tokens = 0;
-    const auto& held = prefixes_[static_cast<std::size_t>(pool)];
+    const auto& stored = prefixes_[static_cast<std::size_t>(pool)];
     for (std::size_t i = 0; i < ids.size(); ++i) {
-      if (!held.contains(ids[i])) tokens += tokens_of(i, prompt, id_tokens);
+      if (!stored.contains(ids[i])) tokens += tokens_of(i, prompt, id_tokens);
     }
     return tokens;
   }
@@ -61,9 +61,9 @@ public:
   }
 
   void hold(int pool, std::span<const std::int64_t> ids, std::int64_t prompt, int id_tokens) {
-    auto& held = prefixes_[static_cast<std::size_t>(pool)];
+    auto& stored = prefixes_[static_cast<std::size_t>(pool)];
     for (std::size_t i = 0; i < ids.size(); ++i) {
-      Prefix& prefix = held[ids[i]];
+      Prefix& prefix = stored[ids[i]];
       if (prefix.owners++ == 0) {
         prefix.tokens = tokens_of(i, prompt, id_tokens);
         take(pool, prefix.tokens);
@@ -72,12 +72,12 @@ public:
   }
 
   void drop(int pool, std::span<const std::int64_t> ids) {
-    auto& held = prefixes_[static_cast<std::size_t>(pool)];
+    auto& stored = prefixes_[static_cast<std::size_t>(pool)];
     for (const std::int64_t id : ids) {
-      const auto found = held.find(id);
-      if (--found->second.owners == 0) {
-        give(pool, found->second.tokens);
-        held.erase(found);
+      const auto match = stored.find(id);
+      if (--match->second.owners == 0) {
+        give(pool, match->second.tokens);
+        stored.erase(match);
       }
     }
   }
@@ -89,11 +89,11 @@ public:
     return tokens;
   }
   bool holds(int pool, const std::unordered_map<std::int64_t, std::int64_t>& owners) const {
-    const auto& held = prefixes_[static_cast<std::size_t>(pool)];
-    if (held.size() != owners.size()) return false;
-    for (const auto& [id, prefix] : held) {
-      const auto found = owners.find(id);
-      if (found == owners.end() || found->second != prefix.owners) return false;
+    const auto& stored = prefixes_[static_cast<std::size_t>(pool)];
+    if (stored.size() != owners.size()) return false;
+    for (const auto& [id, prefix] : stored) {
+      const auto match = owners.find(id);
+      if (match == owners.end() || match->second != prefix.owners) return false;
     }
     return true;
   }

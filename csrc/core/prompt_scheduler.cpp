@@ -49,7 +49,7 @@ const std::vector<PromptScheduler::Index>& PromptScheduler::finish(int batch) {
   });
   // A chain has the last to join first; memory comes back in the order of the batch.
   std::ranges::reverse(finished_);
-  auto& ended = prompts_.holds ? its.held : its.ended;
+  auto& ended = prompts_.holds ? its.stored : its.ended;
   ended.insert(ended.end(), finished_.begin(), finished_.end());
   return finished_;
 }
@@ -114,7 +114,7 @@ std::int64_t PromptScheduler::blocks_for(const RequestTable& requests, Index req
          ceil_div(tokens - shared * requests.prefix_block_tokens, limits_.block_tokens);
 }
 
-// What it holds beside prefix blocks.
+// Its blocks besides prefix blocks.
 std::int64_t PromptScheduler::own_blocks(Index request, std::int64_t computed) const {
   return blocks_for(request, grows() ? computed : final_tokens(request)) - shared_[request] * prefix_blocks_ +
          request_blocks_;
@@ -130,7 +130,7 @@ void PromptScheduler::release(std::vector<Index>& ended) {
 }
 
 void PromptScheduler::release(Index request) {
-  std::erase(batches_[batch_[request]].held, request);
+  std::erase(batches_[batch_[request]].stored, request);
   free(request);
 }
 
@@ -233,12 +233,12 @@ bool PromptScheduler::try_admit(PromptBatch& batch, Index request) {
   std::int64_t hits = 0;
   std::int64_t from_line = 0;
   for (; hits < most && pool.has(prefix[static_cast<std::size_t>(hits)]); ++hits)
-    from_line += pool.held(prefix[static_cast<std::size_t>(hits)]) ? 0 : prefix_blocks_;
-  const bool kept = hits == shareable(request) && pool_[request] == best;
-  const std::int64_t own = kept ? pool.kept(request) : 0;
+    from_line += pool.stored(prefix[static_cast<std::size_t>(hits)]) ? 0 : prefix_blocks_;
+  const bool retained = hits == shareable(request) && pool_[request] == best;
+  const std::int64_t own = retained ? pool.retained(request) : 0;
   const std::int64_t more = all - hits * prefix_blocks_ - own;
   if (more + request_blocks_ + from_line + own > pool.free()) return false;
-  if (kept) {
+  if (retained) {
     pool.take_kept(request);
   } else {
     pool_of(request).forget(request);
@@ -260,12 +260,12 @@ void PromptScheduler::check_integrity() const {
     if (!holds) throw std::logic_error(std::string("prompt scheduler: ") + what);
   };
   std::vector<std::int64_t> own(pools_.size());
-  std::vector<std::unordered_set<std::int64_t>> held(pools_.size());
+  std::vector<std::unordered_set<std::int64_t>> stored(pools_.size());
   std::int64_t running = 0;
   const auto count = [&](Index request, std::int64_t computed) {
     own[pool_[request]] += own_blocks(request, computed);
     for (const std::int64_t id : requests_.prefix(request).first(static_cast<std::size_t>(shared_[request])))
-      held[pool_[request]].insert(id);
+      stored[pool_[request]].insert(id);
     ++running;
   };
   std::vector<std::int64_t> members(batches_.size());
@@ -288,9 +288,9 @@ void PromptScheduler::check_integrity() const {
   }
   for (std::size_t j = 0; j < batches_.size(); ++j) {
     const PromptBatch& batch = batches_[j];
-    for (const auto* ended : {&batch.ended, &batch.ended_before, &batch.held})
+    for (const auto* ended : {&batch.ended, &batch.ended_before, &batch.stored})
       for (const Index request : *ended) count(request, computed_[request]);
-    running -= static_cast<std::int64_t>(batch.held.size());
+    running -= static_cast<std::int64_t>(batch.stored.size());
     expect(members[j] == batch.members, "a batch's members are counted wrong");
     expect(kv[j] == batch.kv, "a batch's KV tokens are wrong");
     expect(arriving_kv[j] == batch.arriving_kv, "the KV tokens of prompts under way are wrong");
@@ -299,10 +299,10 @@ void PromptScheduler::check_integrity() const {
   expect(running == running_, "the number of running requests is wrong");
   for (std::size_t pool = 0; pool < pools_.size(); ++pool) {
     pools_[pool].check_integrity();
-    const auto shared = static_cast<std::int64_t>(held[pool].size()) * prefix_blocks_;
+    const auto shared = static_cast<std::int64_t>(stored[pool].size()) * prefix_blocks_;
     expect(pools_[pool].capacity() - pools_[pool].free() == own[pool] + shared, "a pool's books are wrong");
-    for (const std::int64_t id : held[pool])
-      expect(pools_[pool].held(id), "a prefix block that is held is not there");
+    for (const std::int64_t id : stored[pool])
+      expect(pools_[pool].stored(id), "a prefix block that is held is not there");
   }
 }
 

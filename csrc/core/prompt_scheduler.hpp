@@ -11,8 +11,8 @@ namespace lamina {
 
 struct PromptLimits {
   std::int64_t budget = 2048;  // most tokens that a batch computes in an iteration
-  bool lags = false;           // an iteration is scheduled while the one before it runs: docs/simulator.md
-  bool holds = false;          // the KV of requests that have ended stays until release()
+  bool lags = false;   // an iteration is scheduled while the one before it runs: docs/simulator-prefill.md
+  bool holds = false;  // the KV of requests that have ended stays until release()
 };
 
 // Part of a prompt that an iteration computes.
@@ -33,7 +33,7 @@ struct PromptStep {
 struct PromptBatch : BatchMembers {
   Index prompt = UINT32_MAX;               // admitted last, and its prompt is not at its end
   std::vector<Index> ended, ended_before;  // have all tokens, and keep seat and memory for a while
-  std::vector<Index> held;                 // have all tokens, and keep memory until they are released
+  std::vector<Index> stored;               // have all tokens, and keep memory until they are released
   PromptStep step;
 
   std::int64_t requests() const {
@@ -42,8 +42,8 @@ struct PromptBatch : BatchMembers {
   }
 };
 
-// Continuous batching as vLLM does it where prompts are computed too: in chunks, beside the requests that
-// decode. docs/simulator.md ("Prompts beside decoding") defines it. Per iteration it does work for the
+// Continuous batching with prefill as vLLM does it: prompts in chunks, alongside the requests that
+// decode. docs/simulator-prefill.md ("Colocated prefill") defines it. Per iteration it does work for the
 // requests that are in their prompt or leave, not for those that decode on.
 class PromptScheduler : public Batching<PromptScheduler, PromptBatch> {
 public:
@@ -119,7 +119,7 @@ private:
   PromptLimits prompts_;
   std::vector<BlockPool> pools_;
   std::int64_t prefix_blocks_;          // KV blocks of a prefix block
-  std::int64_t request_blocks_;         // that each request has beside its tokens
+  std::int64_t request_blocks_;         // of each request besides its tokens
   std::vector<std::int32_t> computed_;  // of a prompt that is not at its end
   std::vector<std::int32_t> shared_;    // its first prefix blocks, which it has a share in
   Change change_;

@@ -106,7 +106,7 @@ int Router::least(const Wanted& wanted, Less less) const {
 }
 
 int Router::least_requests(const Wanted& wanted) const {
-  if (!global_ && closed_ == 0) {  // everybody takes it: two plain passes, as there may be thousands
+  if (!global_ && closed_ == 0) {  // every instance accepts it: two plain passes, as there may be thousands
     std::int64_t fewest = requests_.front();
     for (const std::int64_t each : requests_) fewest = std::min(fewest, each);
     return static_cast<int>(std::ranges::find(requests_, fewest) - requests_.begin());
@@ -126,15 +126,15 @@ int Router::with_prefix(const Wanted& wanted) const {
   const int idlest = least_requests(wanted);
   if (idlest == kNone) return idlest;
   for (std::size_t blocks = wanted.prefix.size(); blocks > 0; --blocks) {
-    const int* const found = sent_to(wanted.prefix[blocks - 1]);
-    if (found == nullptr) continue;
-    const auto i = static_cast<std::size_t>(*found);
+    const int* const match = sent_to(wanted.prefix[blocks - 1]);
+    if (match == nullptr) continue;
+    const auto i = static_cast<std::size_t>(*match);
     const auto there = static_cast<double>(blocks) * static_cast<double>(wanted.prefix_block_tokens);
     const std::int64_t fewest = requests_[static_cast<std::size_t>(idlest)];
     const bool ahead = requests_[i] > fewest + kAhead &&
                        static_cast<double>(requests_[i]) > kTimesAhead * static_cast<double>(fewest);
     const bool worth = there >= kWorthMatching * static_cast<double>(wanted.prompt);
-    return worth && !ahead && takes(i, wanted) ? *found : idlest;
+    return worth && !ahead && takes(i, wanted) ? *match : idlest;
   }
   return idlest;
 }
@@ -153,7 +153,7 @@ int Router::fitting(const Wanted& wanted) const {
 
 const int* Router::sent_to(std::int64_t id) const {
   for (const auto* blocks : {&recent_, &old_}) {
-    if (const auto found = blocks->find(id); found != blocks->end()) return &found->second;
+    if (const auto match = blocks->find(id); match != blocks->end()) return &match->second;
   }
   return nullptr;
 }

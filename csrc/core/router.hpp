@@ -34,7 +34,7 @@ public:
   struct Instance {
     std::int64_t kv_tokens;           // that it has room for
     std::int64_t max_requests;        // that it runs at once
-    std::int64_t request_tokens = 0;  // that each of these takes beside its own
+    std::int64_t request_tokens = 0;  // of each request besides its own tokens
   };
   static constexpr int kNone = -1;
 

@@ -19,7 +19,7 @@ struct Sight {
     return std::max(in_window, in_chunk);
   }
   // How many of so many tokens the last one sees.
-  std::int64_t seen(std::int64_t tokens) const { return tokens - first(tokens); }
+  std::int64_t observed(std::int64_t tokens) const { return tokens - first(tokens); }
 };
 
 }  // namespace lamina

@@ -48,7 +48,7 @@ std::span<const Slot> Slab::allocate(RequestId request, std::int64_t n) {
   const std::uint32_t tokens = checked_count(n);
   const Handle handle = handles_.find(request);
   const std::int64_t before = handle == FlatMap::kNone ? 0 : lists_[handle].length;
-  const auto count = static_cast<std::uint32_t>(std::min(n, sight_.seen(before + n)));
+  const auto count = static_cast<std::uint32_t>(std::min(n, sight_.observed(before + n)));
   if (handle != FlatMap::kNone) require_seen(request, lists_[handle], tokens);
   require_free(count);
   IndexList& list = handle == FlatMap::kNone ? open(request, count) : lists_[handle];
@@ -111,10 +111,10 @@ void Slab::fork(RequestId parent, RequestId child, std::optional<std::int64_t> n
   }
 
   // The parent's slots are those of its last tokens.
-  const std::int64_t held = std::max<std::int64_t>(list_of(parent).size - (length - shared), 0);
-  IndexList& copy = open(child, static_cast<std::uint32_t>(held));
+  const std::int64_t stored = std::max<std::int64_t>(list_of(parent).size - (length - shared), 0);
+  IndexList& copy = open(child, static_cast<std::uint32_t>(stored));
   const IndexList& source = list_of(parent);  // only now: open() may have moved the lists
-  copy.size = static_cast<std::uint32_t>(held);
+  copy.size = static_cast<std::uint32_t>(stored);
   copy.length = shared;
   std::copy_n(source.slots(), copy.size, copy.slots());
   for (std::uint32_t i = 0; i < copy.size; ++i) ++owners_[static_cast<std::size_t>(copy.slots()[i])];
@@ -174,15 +174,15 @@ void Slab::look_up(std::span<const RequestId> requests) {
   }
 }
 
-void Slab::require_free(std::int64_t asked) const {
-  if (asked <= free()) return;
-  throw SlabFull("asked for " + std::to_string(asked) + " slots, but only " + std::to_string(free()) +
+void Slab::require_free(std::int64_t slots) const {
+  if (slots <= free()) return;
+  throw SlabFull("asked for " + std::to_string(slots) + " slots, but only " + std::to_string(free()) +
                  " of " + std::to_string(capacity()) + " are free");
 }
 
 // A request that began as the fork of a longer one may lack tokens that its next ones see.
 void Slab::require_seen(RequestId request, const IndexList& list, std::uint32_t n) const {
-  if (list.size + n >= sight_.seen(list.length + n)) return;
+  if (list.size + n >= sight_.observed(list.length + n)) return;
   throw std::invalid_argument("request " + std::to_string(request) + " shares too little to grow by " +
                               std::to_string(n) + ": its parent had given back slots that it needs");
 }
@@ -227,9 +227,9 @@ void Slab::reserve(IndexList& list, std::uint32_t more) {
 
 // Gives back what is not seen any more once n tokens, `count` of them with slots, are appended.
 void Slab::trim(IndexList& list, std::uint32_t n, std::uint32_t count) noexcept {
-  const std::int64_t kept = sight_.seen(list.length + n) - count;
-  if (list.size <= kept) return;
-  const auto dropped = static_cast<std::uint32_t>(list.size - kept);
+  const std::int64_t retained = sight_.observed(list.length + n) - count;
+  if (list.size <= retained) return;
+  const auto dropped = static_cast<std::uint32_t>(list.size - retained);
   give_back(list.slots(), dropped);
   list.begin += dropped;
   list.size -= dropped;

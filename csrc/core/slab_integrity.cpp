@@ -53,7 +53,7 @@ std::vector<std::uint32_t> Slab::count_owners() const {
     const IndexList& list = lists_[handle];
     require(list.buffer.slots != nullptr && list.begin + list.size <= list.buffer.capacity,
             name("the list is longer than its buffer of request ", request));
-    require(list.size <= sight_.seen(list.length) && (sight_.limited() || list.size == list.length),
+    require(list.size <= sight_.observed(list.length) && (sight_.limited() || list.size == list.length),
             name("the list is not as long as its tokens are seen of request ", request));
     for (std::uint32_t i = 0; i < list.size; ++i) {
       const Slot slot = list.slots()[i];

@@ -10,7 +10,7 @@ std::string& message() {
 
 void check(cudaError_t error, const char* doing) {
   if (error == cudaSuccess) return;
-  cudaGetLastError();  // the runtime remembers it for somebody else's next question otherwise
+  cudaGetLastError();  // otherwise the next caller's cudaGetLastError would return it
   const bool no_device = error == cudaErrorNoDevice || error == cudaErrorInsufficientDriver ||
                          error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDevice;
   if (no_device) {

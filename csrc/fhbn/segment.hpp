@@ -15,7 +15,7 @@ struct Geometry {
   std::uint64_t first_seqno;
 };
 
-// Memory with a ring in it, or the mirror of one: as much as kernels and NICs are told of it. Who else may
+// Memory with a ring in it, or the mirror of one: as kernels and NICs need it. Who else may
 // touch it, its kind says. A softnic's thread may be the last to let go of it: so that this never waits for
 // Python, the bindings find the one owner that there is.
 class RingMemory : public std::enable_shared_from_this<RingMemory> {

@@ -30,7 +30,7 @@ private:
   template <int kLanes>
   static void rows(const NormTask& task, std::size_t first, std::size_t last) {
     using Summing = std::conditional_t<kLanes >= S::kWidth, S, N>;
-    // Whoever asks for vectors narrower than these takes an instruction set that has them.
+    // Callers that need narrower vectors use an instruction set that has them.
     if constexpr (kLanes >= Summing::kWidth) {
       using Sum = TorchSum<Summing, kLanes>;
       const NormShape& shape = task.shape;

@@ -6,7 +6,7 @@ namespace lamina::operators::detail {
 
 namespace {
 
-// libgomp's, which torch brings along under a name of its own and shows to everybody: another copy of it
+// libgomp's, which torch ships under its own name with global visibility: another copy of it
 // would have threads of its own, on the same cores. What these functions are given has not changed for many
 // versions, since compiled programs call them.
 struct Gomp {

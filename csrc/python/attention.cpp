@@ -44,7 +44,7 @@ dtype is float32, bfloat16 or float16, of everything that is passed by address. 
 this thread's included while it waits; 0 for all that the process may use. isa forces an instruction set
 (baseline, avx2, avx512, avx512_bf16, amx_bf16, neon_bf16); "" takes $LAMINA_ISA or the best one there is. latent: a
 value is the first so many numbers of its key and stored once with it, wherever values are given their address is
-that of the keys, and outputs are so wide instead of head_dim; 0 where values are apart. prefetch: the cache into which it fetches what it
+that of the keys, and outputs are so wide instead of head_dim; 0 where values are separate. prefetch: the cache into which it fetches what it
 reads next, none, l1, l2, both, short or slots; "" takes $LAMINA_PREFETCH or what is best on this processor. kv_dtype: how the
 arena holds keys and values, auto for dtype, fp8 for float8_e4m3fn, int8 for whole numbers times a float32 of each key
 and value; finish() and append() round, and attention is to what is stored, the newest token's as well.

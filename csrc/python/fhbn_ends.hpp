@@ -230,7 +230,7 @@ void bind_message(nanobind::module_& m, const char* name) {
       m, name, R"(A received message: a sequence of memoryviews of its parts, where they lie in the ring.
 
 Its slot goes back to the sender by release(), by leaving `with`, or when the message and all views of it are
-gone. After release() the views still exist, but the sender may write there.)",
+deleted. After release() the views still exist, but the sender may write there.)",
       nanobind::is_final())
       .def("__len__", [](const Message<T>& self) { return self.arrived().count; })
       .def("__getitem__", &part_of<T>, "index"_a,

@@ -153,7 +153,7 @@ void bind_fhbn_rdma(nb::module_& m) {
       .def_ro_static("left_bytes", &kLeftBytes, "Of a lamina_cuda_nic_left.")
       .def_prop_ro("peer_has_ended", &rdma::LentQueue::peer_has_ended)
       .def("close", &close_lent, "left"_a,
-           "The device posts no more, and has left this: the peer is told that this was the end, if the NIC "
+           "The device posts no more, and has left this: the peer is notified of the end, if the NIC "
            "works.");
   bind_over<rdma::VerbsWriter, fhbn::Segment>(
       m, "VerbsWriter",

@@ -62,9 +62,9 @@ std::optional<Facts> plan(const nb::dict& board_dict, const nb::dict& shape_dict
   const h2m2::Board board = board_of(board_dict);
   const h2m2::Shape shape = shape_of(shape_dict);
   const h2m2::Moment moment = moment_of(moment_tuple);
-  const auto found = h2m2::make_policy(policy, board, shape, translated, {weights_share, kv_share})
+  const auto match = h2m2::make_policy(policy, board, shape, translated, {weights_share, kv_share})
                          ->plan(moment, h2m2::exact_room(board, shape, moment));
-  return found ? std::optional(dict_of(*found, shape.layers)) : std::nullopt;
+  return match ? std::optional(dict_of(*match, shape.layers)) : std::nullopt;
 }
 
 Facts time_of(const nb::dict& board_dict, const nb::dict& shape_dict, const MappingTuple& mapping,
@@ -96,20 +96,20 @@ std::vector<double> decide(const nb::dict& board_dict, const nb::dict& shape_dic
   const h2m2::Shape shape = shape_of(shape_dict);
   const auto solver = h2m2::make_policy(policy, board, shape, false);
   std::vector<double> seconds;
-  double kept = 0;  // what the compiler must not leave out
+  double retained = 0;  // what the compiler must not leave out
   for (const MomentTuple& each : moments) {
     const h2m2::Moment moment = moment_of(each);
     const h2m2::Room room = h2m2::exact_room(board, shape, moment);
     const Clock::time_point start = Clock::now();
     for (int i = 0; i < repeats; ++i) {
-      const auto found = solver->plan(moment, room);
-      if (!found) throw std::invalid_argument("a moment's footprint does not fit");
-      kept += found->qkv_ns;
+      const auto match = solver->plan(moment, room);
+      if (!match) throw std::invalid_argument("a moment's footprint does not fit");
+      retained += match->qkv_ns;
     }
     const std::chrono::duration<double> taken = Clock::now() - start;
     seconds.push_back(taken.count() / repeats);
   }
-  if (kept < 0) throw std::logic_error("time runs backwards");
+  if (retained < 0) throw std::logic_error("time runs backwards");
   return seconds;
 }
 

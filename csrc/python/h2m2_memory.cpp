@@ -218,7 +218,7 @@ void bind_h2m2_memory(nb::module_& m) {
         return waste_of_activations(board_of(board), shape_of(shape), batch);
       },
       "board"_a, "shape"_a, "batch"_a,
-      "Bytes that the paper's equation 2 comes to for a tensor of batch x hidden in each layer.");
+      "Bytes by the paper's equation 2 for a tensor of batch x hidden in each layer.");
 }
 
 }  // namespace lamina

@@ -97,10 +97,10 @@ Facts read_dram(const nb::dict& timing, const std::vector<std::pair<std::int64_t
 }
 
 std::vector<double> translate(int entries, double miss_ns, int walks_at_once,
-                              const std::vector<std::pair<std::int64_t, double>>& asked) {
+                              const std::vector<std::pair<std::int64_t, double>>& requests) {
   h2m2::Tlb tlb(entries, miss_ns, walks_at_once);
   std::vector<double> known;
-  for (const auto& [page, at] : asked) known.push_back(tlb.translate(page, at));
+  for (const auto& [page, at] : requests) known.push_back(tlb.translate(page, at));
   return known;
 }
 
@@ -109,7 +109,7 @@ std::vector<double> translate(int entries, double miss_ns, int walks_at_once,
 void bind_h2m2_replay(nb::module_& m) {
   m.def("h2m2_replay_layer", &replay_layer, nb::kw_only(), "board"_a, "shape"_a, "mapping"_a, "lengths"_a,
         "side"_a, "chips"_a, "dram"_a, "packed"_a, "in_turn"_a, "translated"_a, "computed"_a,
-        "The kernels of one layer at one side, read block by block, beside the closed formulas.");
+        "The kernels of one layer at one side, read block by block, and the closed formulas.");
   m.def("h2m2_read_dram", &read_dram, nb::kw_only(), "dram"_a, "reads"_a,
         "When the last of these reads of (address, bytes) is done, each within a block, and what they met.");
   m.def("h2m2_translate", &translate, nb::kw_only(), "entries"_a, "miss_ns"_a, "walks_at_once"_a, "asked"_a,

@@ -101,7 +101,7 @@ join for which ready() was called; `admitted` lists those that were given memory
 All rows that have joined it.)")
       .def(
           "unjoin", &LiveScheduler::unjoin, "row"_a,
-          R"(Staged: the iteration that a row joined came to nothing, or its KV is gone: it waits for ready() again.
+          R"(Staged: the iteration that a row joined was aborted, or its KV is lost: it waits for ready() again.
 
 It keeps the memory that it was promised.)")
       .def_prop_ro(

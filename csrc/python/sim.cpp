@@ -3,6 +3,8 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+#include <bit>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -38,21 +40,41 @@ nb::object array_of(std::vector<T>&& values) {
 
 template <typename T>
 nb::object array_of(Column<T>&& column, std::size_t rows) {
-  std::unique_ptr<T[]> kept = column.take();
-  T* const data = kept.get();
-  return nb::cast(array_over(data, rows, std::move(kept)));
+  typename Column<T>::Owned retained = column.take();
+  T* const data = retained.get();
+  return nb::cast(array_over(data, rows, std::move(retained)));
+}
+
+// Converts in place. Of ticks in [0, 2^52) the bits are those of 2^52 + ticks as a double without its
+// exponent, which compilers vectorise where there is no instruction for the conversion; the result is the
+// same.
+void to_seconds(std::span<Ticks> ticks) {
+  constexpr Ticks kMost = Ticks{1} << 52;
+  constexpr double kOffset = 0x1p52;
+  const auto store = [](Ticks& to, double seconds) { std::memcpy(&to, &seconds, sizeof seconds); };
+  constexpr std::size_t kBlock = 1024;
+  for (; !ticks.empty(); ticks = ticks.subspan(std::min(kBlock, ticks.size()))) {
+    const std::span<Ticks> block = ticks.first(std::min(kBlock, ticks.size()));
+    Ticks bits = 0;
+    for (const Ticks each : block) bits |= each;
+    if (bits >= 0 && bits < kMost) {
+      for (Ticks& each : block) {
+        store(each,
+              (std::bit_cast<double>(each | std::bit_cast<Ticks>(kOffset)) - kOffset) / kTicksPerSecond);
+      }
+    } else {
+      for (Ticks& each : block) store(each, static_cast<double>(each) / kTicksPerSecond);
+    }
+  }
 }
 
 // In the column's own memory, because fresh memory costs more than the conversion.
 nb::object seconds_of(Column<Ticks>&& column, std::size_t rows) {
   static_assert(sizeof(Ticks) == sizeof(double));
-  std::unique_ptr<Ticks[]> kept = column.take();
-  for (std::size_t i = 0; i < rows; ++i) {
-    const double seconds = static_cast<double>(kept[i]) / kTicksPerSecond;
-    std::memcpy(&kept[i], &seconds, sizeof seconds);
-  }
-  void* const data = kept.get();
-  return nb::cast(array_over(static_cast<double*>(data), rows, std::move(kept)));
+  Column<Ticks>::Owned retained = column.take();
+  to_seconds({retained.get(), rows});
+  void* const data = retained.get();
+  return nb::cast(array_over(static_cast<double*>(data), rows, std::move(retained)));
 }
 
 // Seconds, with NaN for what never came to pass.
@@ -232,7 +254,7 @@ Facts run(const Input<Ticks>& arrival, const Input<std::int32_t>& prompt, const 
   } else {
     fleet.own = [&](const Wanted& wanted, std::span<const std::int64_t> requests,
                     std::span<const std::int64_t> kv_tokens) {
-      nb::gil_scoped_acquire held;
+      nb::gil_scoped_acquire stored;
       return nb::cast<int>(router(wanted.prompt, wanted.output, lamina::array_of(wanted.prefix),
                                   lamina::array_of(requests), lamina::array_of(kv_tokens)));
     };
@@ -240,12 +262,12 @@ Facts run(const Input<Ticks>& arrival, const Input<std::int32_t>& prompt, const 
   Scheduler::Priority call;
   if (!priority.is_none()) {
     call = [&](Scheduler::Index request) {
-      nb::gil_scoped_acquire held;
+      nb::gil_scoped_acquire stored;
       return nb::cast<std::int64_t>(priority(request));
     };
   }
   const Progress look = [&](std::int64_t done) {
-    nb::gil_scoped_acquire held;
+    nb::gil_scoped_acquire stored;
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
     if (!progress.is_none()) progress(done);
   };

@@ -69,7 +69,7 @@ const Costs* checked(const Deployment& of) {
 }
 
 void bind_costs(nb::module_& m) {
-  nb::class_<ServingCosts>(m, "ServingCosts", "What serving costs beside the model, in ticks.")
+  nb::class_<ServingCosts>(m, "ServingCosts", "Costs of serving besides the model, in ticks.")
       .def(nb::init<>())
       .def_rw("host_fixed", &ServingCosts::host_fixed)
       .def_rw("host_per_request", &ServingCosts::host_per_request)

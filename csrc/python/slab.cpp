@@ -73,7 +73,7 @@ With a window or a chunk, those of the tokens that the last one sees.)")
           R"(Append n tokens to every request of a batch (int64 array, none twice); return all the new slots.
 
 The slots of requests[i] are result[i * n : (i + 1) * n]. The result is the caller's own array. With a window or
-a chunk n is 1 at most, and slots of what is not seen any more are given back; as many as are asked for have to
+a chunk n is 1 at most, and slots of what is no longer visible are given back; the requested number has to
 be free all the same.)")
       .def("fork", &Slab::fork, "parent"_a, "child"_a, "n"_a = nb::none(),
            R"(Begin `child` as a new request that shares the first n (default: all) tokens of `parent`.
@@ -125,7 +125,7 @@ ends, and slots.)")
           "requests", [](const Slab& slab) { return array_of(std::span<const RequestId>(slab.requests())); },
           "The ids of all requests, in no particular order.")
       .def("check_integrity", &Slab::check_integrity,
-           R"(Recount everything; raise RuntimeError naming the first invariant found broken.
+           R"(Recount everything; raise RuntimeError naming the first broken invariant.
 
 Visits every slot and every token: for tests and idle moments.)")
       .def_prop_ro("capacity", &Slab::capacity, "How many slots there are.")

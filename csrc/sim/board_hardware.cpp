@@ -15,7 +15,7 @@ constexpr double kLongestNs = 3600e9;  // an iteration
 
 Ticks ticks_of(double ns) { return to_ticks(ns * kTicksPerNs); }
 
-// As laminabench/sim/spec.py has it for cost tables: what takes longer has a wrong parameter, and ticks would
+// As in laminabench/sim/spec.py for cost tables: what takes longer has a wrong parameter, and ticks would
 // overflow.
 void require_possible(double ns) {
   if (ns >= 0 && ns <= kLongestNs) return;
@@ -95,16 +95,16 @@ Ticks BoardHardware::settle(const h2m2::Plan& plan, std::int64_t compacted) {
   require_possible(moving_ns);
   const double hidden_ns = std::min(moving_ns, lpddr_idle_ns_);
 
-  const h2m2::Memory::Occupancy held = memory_->occupancy();
+  const h2m2::Memory::Occupancy stored = memory_->occupancy();
   rows_.qkv_heads.push_back(plan.mapping.qkv);
   rows_.attention_groups.push_back(plan.mapping.attention);
   rows_.fc_heads.push_back(plan.mapping.fc);
-  rows_.hbm_qkv_bytes.push_back(bytes(held.hbm_qkv));
-  rows_.hbm_kv_bytes.push_back(bytes(held.hbm_kv));
-  rows_.hbm_fc_bytes.push_back(bytes(held.hbm_fc));
-  rows_.hbm_free_bytes.push_back(bytes(hbm_pages_ - held.hbm_qkv - held.hbm_kv - held.hbm_fc));
-  rows_.lpddr_bytes.push_back(bytes(held.lpddr));
-  rows_.wasted_bytes.push_back(held.wasted_bytes);
+  rows_.hbm_qkv_bytes.push_back(bytes(stored.hbm_qkv));
+  rows_.hbm_kv_bytes.push_back(bytes(stored.hbm_kv));
+  rows_.hbm_fc_bytes.push_back(bytes(stored.hbm_fc));
+  rows_.hbm_free_bytes.push_back(bytes(hbm_pages_ - stored.hbm_qkv - stored.hbm_kv - stored.hbm_fc));
+  rows_.lpddr_bytes.push_back(bytes(stored.lpddr));
+  rows_.wasted_bytes.push_back(stored.wasted_bytes);
   rows_.moved_bytes.push_back(moved);
   rows_.compacted_bytes.push_back(copied);
   rows_.moving.push_back(ticks_of(moving_ns));
@@ -114,7 +114,7 @@ Ticks BoardHardware::settle(const h2m2::Plan& plan, std::int64_t compacted) {
   return ticks_of(costs_.overlap_moves ? moving_ns - hidden_ns : moving_ns);
 }
 
-// Both sides read and write their part of it at once; KV heads are alike.
+// Both sides read and write their part of it at once; KV heads are identical.
 double BoardHardware::compacting_ns(const h2m2::Mapping& mapping, std::int64_t bytes) const {
   const int parts = mapping.whole_layers ? costs_.shape.layers : costs_.shape.kv_heads;
   const double in_hbm = static_cast<double>(bytes) * mapping.attention / parts;

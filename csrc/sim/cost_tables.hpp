@@ -32,7 +32,7 @@ public:
   }
   // Costs with which a batch that goes on as it is takes longer by its attention alone; else nothing.
   const Costs* steady() const {
-    return costs_.stream_chunks == 1 && costs_.device_tokens == Costs{}.device_tokens ? &costs_ : nullptr;
+    return costs_.stream_chunks == 1 && costs_.device_tokens == Costs::kUnlimited ? &costs_ : nullptr;
   }
   void take(Result&) {}
   void check_integrity() const {}

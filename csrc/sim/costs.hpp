@@ -11,7 +11,7 @@
 
 namespace lamina::sim {
 
-// What serving costs beside the model, on any hardware.
+// Costs of serving besides the model, on any hardware.
 struct ServingCosts {
   Ticks host_fixed = 0;  // per iteration
   double host_per_request = 0;
@@ -63,7 +63,8 @@ struct Costs {
   Ticks chunk_overhead = 0;
   Ticks transfer_latency = 0;
   // KV beyond this many tokens of a pool is in host memory, and each such token costs this much per layer.
-  std::int64_t device_tokens = std::int64_t{1} << 62;
+  static constexpr std::int64_t kUnlimited = std::int64_t{1} << 62;
+  std::int64_t device_tokens = kUnlimited;
   double paged_per_token = 0;
 };
 
@@ -82,8 +83,8 @@ inline Ticks chunk_ticks(const Costs& costs, std::int64_t tokens, std::int64_t b
   if (const std::int64_t window = costs.windows.tokens; window > 0) {
     // The first of them see all that is before them.
     const std::int64_t all = std::clamp<std::int64_t>(window - before, 0, tokens);
-    const std::int64_t seen = pairs_of(all, before) + (tokens - all) * window;
-    compute += static_cast<double>(seen) * costs.windows.per_pair;
+    const std::int64_t observed = pairs_of(all, before) + (tokens - all) * window;
+    compute += static_cast<double>(observed) * costs.windows.per_pair;
   }
   return to_ticks(std::max(compute, static_cast<double>(before + tokens) * prompts.per_token));
 }
@@ -104,8 +105,8 @@ inline Ticks formula_of(const Costs& costs, std::int64_t decoding, std::int64_t 
   const Ticks all =
       costs.attention_fixed[b] + to_ticks(static_cast<double>(kv) * costs.attention_per_token[b]);
   if (costs.windows.tokens == 0) return all;
-  const std::int64_t seen = std::min(kv, decoding * costs.windows.tokens);
-  return all + to_ticks(static_cast<double>(seen) * costs.windows.per_token[b]);
+  const std::int64_t observed = std::min(kv, decoding * costs.windows.tokens);
+  return all + to_ticks(static_cast<double>(observed) * costs.windows.per_token[b]);
 }
 
 // Of requests that decode, all in one pool.

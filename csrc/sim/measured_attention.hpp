@@ -11,8 +11,8 @@
 
 namespace lamina::sim {
 
-// Attention of one layer on one worker as it was measured, in ticks: docs/simulator.md ("Measured
-// attention").
+// Attention of one layer on one worker as it was measured, in ticks: docs/simulator-prefill.md
+// ("Measured attention").
 class MeasuredAttention {
 public:
   using Chunks = std::span<const PromptScheduler::Chunk>;

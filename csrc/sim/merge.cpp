@@ -54,7 +54,7 @@ template <typename T>
 void join(std::vector<Result>& parts, const Order& order, IterationRows& into,
           Column<T> IterationRows::* field) {
   Column<T>& all = into.*field;
-  all.grow(0, order.size());
+  all.grow(order.size());
   for (std::size_t i = 0; i < order.size(); ++i)
     all[i] = (parts[order[i].part].iterations.*field)[order[i].row];
   for (Result& part : parts) (part.iterations.*field).take();

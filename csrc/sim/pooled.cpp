@@ -17,7 +17,7 @@ Pooled::Pooled(std::vector<std::unique_ptr<Engine>> engines, std::unique_ptr<Dec
 // A request goes to the engine with the fewest, and is rejected where its KV would never fit.
 void Pooled::deliver(Index row, Ticks at) {
   if (!decoding_->fits(row)) {
-    gone_.push_back(row);
+    departed_.push_back(row);
     return;
   }
   const int engine = router_.route({});
@@ -44,11 +44,11 @@ bool Pooled::advance(Ticks before, std::int64_t most) {
 void Pooled::step(int engine) {
   Engine& its = *engines_[static_cast<std::size_t>(engine)];
   its.step();
-  for (const Index row : its.gone()) {
+  for (const Index row : its.departed()) {
     router_.left(engine, {});
-    gone_.push_back(row);
+    departed_.push_back(row);
   }
-  its.gone().clear();
+  its.departed().clear();
   for (const auto& [request, from, to] : its.computed()) {
     router_.left(engine, {});
     const Index row = its.row_of(request);
@@ -56,7 +56,7 @@ void Pooled::step(int engine) {
     if (pulled_ && output == 1) {
       requests_.finished[row] = to + its.out();
       its.release(request, to);
-      gone_.push_back(row);
+      departed_.push_back(row);
       continue;
     }
     places_.push_back({engine, request});
@@ -79,8 +79,8 @@ void Pooled::decoded() {
     prompts_.set(engine, its.next());
   }
   decoding_->received().clear();
-  gone_.insert(gone_.end(), decoding_->gone().begin(), decoding_->gone().end());
-  decoding_->gone().clear();
+  departed_.insert(departed_.end(), decoding_->departed().begin(), decoding_->departed().end());
+  decoding_->departed().clear();
 }
 
 Result Pooled::take() {

@@ -47,8 +47,8 @@ struct Part {
   std::optional<Handover> handover{};  // how KV comes from there
 };
 
-// A deployment, boundary by boundary, as docs/simulator.md has it: the same order of events on any hardware,
-// and whether prompts are computed too (PromptScheduler) or not.
+// A deployment, boundary by boundary, as docs/simulator.md defines it: the same order of events on any
+// hardware, and whether prompts are computed too (PromptScheduler) or not.
 template <typename S, Hardware<S> H>
 class Simulation final : public Site {
 public:
@@ -155,8 +155,8 @@ public:
     hardware_.check_integrity();
   }
 
-  // Of devices that compute prompts: whose last chunk runs, and from when to when, cleared as gone() is; and
-  // KV that may go.
+  // Of devices that compute prompts: whose last chunk runs, and from when to when, cleared as departed() is;
+  // and KV that may go.
   struct Computed {
     Index request;
     Ticks from, to;
@@ -351,7 +351,7 @@ private:
       front_end_free_ = at - hardware_.serving().request_in;
       const auto request = static_cast<Index>(next_++);
       if (scheduler_.enqueue(request) == RequestState::kWaiting) continue;
-      gone_.push_back(part_.arrivals.row(request));
+      departed_.push_back(part_.arrivals.row(request));
       send_next();
     }
   }
@@ -424,7 +424,7 @@ private:
       r.finished[row] = at;
       r.last_iteration[row] = scheduler_.iterations(batch) - 1;
       if (r.preemptions[row] > 0) end_stint(request, batch, r.last_iteration[row]);
-      gone_.push_back(row);
+      departed_.push_back(row);
     }
   }
 
@@ -510,7 +510,7 @@ private:
     }
   }
 
-  // What a row has beside its batch and load.
+  // State of a row besides its batch and load.
   struct Iteration {
     std::int64_t number;
     Ticks start, duration, host;

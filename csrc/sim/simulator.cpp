@@ -159,8 +159,8 @@ void advance(Site& site, Ticks before, bool check, EndedCount& ended_count, bool
   for (bool there = false; !there;) {
     there = site.advance(before, check ? 1 : kLook);
     if (check) site.check_integrity();
-    ended_count.add(site.gone().size(), reports);
-    site.gone().clear();
+    ended_count.add(site.departed().size(), reports);
+    site.departed().clear();
   }
 }
 
@@ -308,15 +308,16 @@ private:
   bool left(int instance, Ticks at) {
     Site& its = *sites_[static_cast<std::size_t>(instance)];
     ends_.set(instance, its.next_end());
-    if (its.gone().empty()) return false;
-    for (const Index row : its.gone()) router_.left(instance, wanted(row));
-    for (std::size_t i = 0; i < its.gone().size() && sent_ < replay_.workload.arrival.size(); ++i, ++sent_) {
+    if (its.departed().empty()) return false;
+    for (const Index row : its.departed()) router_.left(instance, wanted(row));
+    for (std::size_t i = 0; i < its.departed().size() && sent_ < replay_.workload.arrival.size();
+         ++i, ++sent_) {
       auto& arrival = replay_.requests.arrival;
       const Ticks out = serving_of(replay_.fleet.instances[static_cast<std::size_t>(instance)]).out;
       arrival[sent_] = std::max(at + out, sent_ > 0 ? arrival[sent_ - 1] : 0);
     }
-    ended_count_.add(its.gone().size(), false);
-    its.gone().clear();
+    ended_count_.add(its.departed().size(), false);
+    its.departed().clear();
     return true;
   }
 
@@ -344,9 +345,9 @@ Result simulate(const Workload& workload, const Fleet& fleet, const Scheduler::P
   ended_count.add(0, true);
   // With a pool, a closed replay needs the router to see which requests have ended.
   const bool pools = std::ranges::any_of(fleet.instances, [](const Deployed& each) { return each.pool; });
-  const bool apart =
+  const bool separate =
       !fleet.own && Router::deals(fleet.routing, fleet.global) && !(pools && workload.mode == Mode::kClosed);
-  Result result = merged(apart ? dealt(replay, ended_count) : Routed(replay, ended_count).run());
+  Result result = merged(separate ? dealt(replay, ended_count) : Routed(replay, ended_count).run());
   result.requests = std::move(replay.requests);
   return result;
 }

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <cstdlib>
 #include <functional>
 #include <memory>
+#include <new>
 #include <optional>
 #include <span>
 #include <string>
@@ -43,16 +45,23 @@ struct Stint {
 template <typename T>
 class Column {
 public:
+  struct Free {
+    void operator()(T* values) const { std::free(values); }
+  };
+  using Owned = std::unique_ptr<T[], Free>;
+
   T& operator[](std::size_t row) { return values_[row]; }
-  void grow(std::size_t rows, std::size_t capacity) {
-    auto larger = std::make_unique_for_overwrite<T[]>(capacity);
-    std::copy_n(values_.get(), rows, larger.get());
-    values_ = std::move(larger);
+  // Large memory is moved by its page table, which copies nothing and keeps the pages that were touched.
+  void grow(std::size_t capacity) {
+    void* const larger = std::realloc(values_.get(), capacity * sizeof(T));
+    if (larger == nullptr) throw std::bad_alloc();
+    static_cast<void>(values_.release());
+    values_.reset(static_cast<T*>(larger));
   }
-  std::unique_ptr<T[]> take() { return std::move(values_); }
+  Owned take() { return std::move(values_); }
 
 private:
-  std::unique_ptr<T[]> values_;
+  Owned values_;
 };
 
 // One row an iteration of a batch, in the order of their boundaries. `iteration` counts per batch.
@@ -74,7 +83,7 @@ struct IterationRows {
 private:
   void grow() {
     capacity_ = capacity_ == 0 ? kFirst : capacity_ * 2;
-    const auto all = [&](auto&... columns) { (columns.grow(rows, capacity_), ...); };
+    const auto all = [&](auto&... columns) { (columns.grow(capacity_), ...); };
     all(batch, iteration, start, duration, size, joined, kv_tokens, model, attention, network, host);
   }
   // Memory is only touched where rows are written, so a large start costs a short run nothing.
@@ -204,7 +213,7 @@ struct Deployed {
   int layers = 0;
   const Costs* costs = nullptr;
   const BoardCosts* board = nullptr;
-  std::int64_t prompt_budget = 0;  // tokens of an iteration, where prompts are computed beside decoding
+  std::int64_t prompt_budget = 0;  // tokens of an iteration with colocated prefill
   const PromptPool* pool = nullptr;
   bool prefix_sharing = false;
 };

@@ -30,11 +30,11 @@ public:
   virtual Result take() = 0;
   virtual void check_integrity() const = 0;
 
-  // Requests that ended or were rejected; whoever has seen to them clears it.
-  std::vector<Index>& gone() { return gone_; }
+  // Requests that ended or were rejected; the caller that handled them clears it.
+  std::vector<Index>& departed() { return departed_; }
 
 protected:
-  std::vector<Index> gone_;
+  std::vector<Index> departed_;
 };
 
 }  // namespace lamina::sim

@@ -52,7 +52,7 @@ class EmulatedDevice:
     now: Callable[[], int] = time.monotonic_ns
     sleep: Callable[[float], None] = time.sleep
     free: int = 0  # when what it was given will have ended
-    begun: int | None = None  # the first piece since that was last asked
+    begun: int | None = None  # the first piece since the last query
     # Of each iteration: how long the host waited for its end (less than nothing if it was late), and how long
     # after it it went on.
     ends: list[tuple[int, int]] = field(default_factory=list)

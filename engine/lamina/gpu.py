@@ -1,4 +1,4 @@
-"""A GPU as torch and the kernels' library have it; or one that the library emulates in the host's memory."""
+"""A GPU for torch and the kernels' library, or one that the library emulates in the host's memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def is_emulated() -> bool:
 
 def require() -> None:
     """Raise CudaError with one sentence where no kernel can run."""
-    # Before a driver is asked anything: cuda:1 is the second GPU on the bus, as nvidia-smi lists them.
+    # Before any call of the driver: cuda:1 is the second GPU on the bus, as nvidia-smi lists them.
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     cuda_library.call("check_device")
     if not is_emulated() and not torch.cuda.is_available():
@@ -115,7 +115,7 @@ def own_stream(place: torch.device) -> contextlib.AbstractContextManager[object]
 
 
 class SideStream:
-    """A second stream of a GPU, for what may run beside the first one's work; none where one is emulated."""
+    """A second stream of a GPU for concurrent work; None on an emulated GPU."""
 
     def __init__(self, place: torch.device) -> None:
         self._place = place

@@ -48,7 +48,7 @@ def _left_in_container() -> int:
 
 
 def _reclaimable() -> int:
-    # Files that were read count as used, and go when somebody needs the memory.
+    # The page cache counts as used, and is freed on demand.
     try:
         fields = dict(line.split() for line in (CGROUP / "memory.stat").read_text().splitlines())
         return int(fields["inactive_file"])

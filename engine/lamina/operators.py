@@ -48,7 +48,7 @@ class AttentionOp:
     softcap: float  # 0 = none
     chunk: int = 0  # tokens in a chunk, if a token may see those of its own only; 0 = no chunks
     sinks: str = ""  # the constant with each head's sink, a score of no value that counts in the softmax
-    latent: int = 0  # a value is its key's first so many numbers, and stored once with it; 0 = it is apart
+    latent: int = 0  # a value is its key's first so many numbers, and stored once with it; 0 = separate
     # Of latent KV, if attention workers absorb: the constants that they multiply queries and outputs by, and
     # how many numbers of a head they are sent and give.
     to_keys: str = ""

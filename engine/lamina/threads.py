@@ -17,9 +17,9 @@ from pathlib import Path
 
 VARIABLE = "GOMP_SPINCOUNT"
 # Below 0.1 ms: longer than from one operator of a slice to its next, and too short to be in attention's way,
-# or in that of another process, beside which libgomp's default makes an iteration several times as long.
+# or in another process, next to which libgomp's default makes an iteration several times as long.
 SPINS = "2000"
-# A user who says one of them has decided.
+# If the user sets one of them, that decides.
 _DECIDED = (VARIABLE, "OMP_WAIT_POLICY")
 
 

@@ -192,7 +192,7 @@ def request_attainment(
 
 
 class InTime(NamedTuple):
-    """Requests that finished, those that kept the limit on gaps, and those that kept both limits."""
+    """Requests that finished, those within the limit on gaps, and those within both limits."""
 
     finished: int
     gaps: int
@@ -200,7 +200,7 @@ class InTime(NamedTuple):
 
     @property
     def share(self) -> float | None:
-        """Share of finished requests that kept the limit on gaps; None without any."""
+        """Share of finished requests within the limit on gaps; None without any."""
         return self.gaps / self.finished if self.finished else None
 
 

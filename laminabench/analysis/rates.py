@@ -77,7 +77,7 @@ def time_shares(outcome: Outcome, window: Window) -> TimeShares:
         return TimeShares(**{part: tally[f"{part}_s"] / all_s if all_s else None for part in parts})
     columns = outcome.iterations
     # A live replay cannot see what its network took: that is in `waiting`, and not a part of 0. Of iterations
-    # whose workers are gone (a fault, a resumption) not even the rest is known: they are left out.
+    # whose workers were lost (a fault, a resumption) not even the rest is known: they are left out.
     measured = [part for part in PARTS if not np.isnan(columns[f"{part}_s"]).all()]
     sums = dict.fromkeys((*measured, "waiting", "overlapped"), 0)
     all_time = 0
@@ -103,7 +103,7 @@ def utilisation(outcome: Outcome, window: Window, *, attention_pools: int = 1) -
     """Return the busy share of the model replicas and attention pools (means) within the window.
 
     From the iterations; of one that is cut by the window's edge, the part that its time inside is of its
-    duration, as if the work were spread evenly over it. Where workers are gone (a fault, a resumption), of
+    duration, as if the work were spread evenly over it. If workers were lost (a fault, a resumption), of
     the time since.
     """
     workers = {"model": len(outcome.replica_busy_s), "attention": attention_pools}
@@ -129,7 +129,7 @@ def utilisation(outcome: Outcome, window: Window, *, attention_pools: int = 1) -
 def unknown_until_s(outcome: Outcome) -> float:
     """Return when the last iteration of a lost worker ended, whose busy time is unknown; 0 without any.
 
-    Where only a client saw the replay nobody ever knew.
+    Unknown if only a client observed the replay.
     """
     if outcome.chunks is not None:
         return outcome.end_s

@@ -11,6 +11,7 @@ gap of the chunk's first token; the others in it came with it, so theirs is 0.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -157,7 +158,7 @@ def _resumed(stints: Columns, lanes: tuple[Lane, ...]) -> Alone:
     return Alone(request[next_of_same], end, end - ended[next_of_same - 1], once)
 
 
-def _tallied(tally: dict[str, Any], end_s: float) -> Alone:
+def _tallied(tally: Mapping[str, Any], end_s: float) -> Alone:
     """Return gaps by class, of no request in particular; split so that counts fit 32 bits."""
     parts = -(-tally["gap_tokens"] // MOST_AT_ONCE)
     tokens = np.repeat(tally["gap_tokens"] // parts, parts)

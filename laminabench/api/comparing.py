@@ -1,4 +1,4 @@
-"""`lb.compare`: Runs side by side, or systems on the same requests, as `laminabench compare` has them."""
+"""`lb.compare`: Runs side by side, or systems on the same requests, as in `laminabench compare`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from laminabench.api.keywords import request_of
 from laminabench.api.messages import MessageLog
 from laminabench.api.replay import named
 from laminabench.api.run import Run, read
-from laminabench.render.sheets.compare import sheet_of_runs, sheets_of_systems, verdicts
+from laminabench.render.sheets.compare import sheet_of_runs, sheets_of_systems
 from laminabench.requests.compare import TRACES, CompareRequest
 from laminabench.runs.read import Run as Table
 from laminabench.traces.resolve import cut, transforms_of
@@ -59,8 +59,10 @@ def compare(*runs: RunLike, **keywords: Any) -> Comparison:
     With Runs (or their folders): the first is what ratios are to, unless `base` is another's place. Runs of
     one live thing are taken as rounds of it, unless `group` is false; `slo_tbt_ms` holds all to one limit.
 
-    With `trace`: every system is replayed, modelled, on every trace with every model and cost set or era, at
-    about the same price with `equal_cost`. The keywords are the flags of `laminabench compare`; of
+    With one `trace` and one `model`: each system on the cheapest deployment within the limits, as a plan
+    chooses it, at the trace's arrivals and saturated. With `systems`, `deployments` or `equal_cost`, or with
+    several traces or models: every system is replayed, modelled, on every trace with every model and cost set
+    or era, at about the same price with `equal_cost`. The keywords are the flags of `laminabench compare`; of
     `deployments`, `hosts` and `max_num_seqs` by system, as `deployments={"lamina": "2xh200+4xh20"}`.
 
     Examples:
@@ -89,7 +91,7 @@ def _compare_runs(
     if not 0 <= base < len(given):
         raise UserError("compare-base-unknown", f"base is the place of a Run, 0 to {len(given) - 1}")
     runs = [each if isinstance(each, Run) else read(each) for each in given]
-    # A Run that is in memory only is told apart by its place.
+    # A Run in memory only is identified by its position.
     tables = [each.table(f"#{place}") for place, each in enumerate(runs, 1)]
     places = [each.path.resolve() if each.path else id(each) for each in runs]
     if len(set(places)) < len(places):
@@ -122,7 +124,9 @@ def comparison_of_runs(
     names = [side.label for side in compared.sides]
     return Comparison(
         title=f"{', '.join(names)}: ratios are to {names[compared.base]}",
+        verdict=None,
         verdicts=(),
+        includes="",
         notes=tuple(notes),
         sides=(compared,),
         _cells=(cell,),
@@ -155,7 +159,7 @@ def _compare_systems(
         for name, full_trace in given
     ]
     return comparison_of_systems(
-        compare_systems(request, messages, traces=traces, with_runs=True), messages.notes
+        compare_systems(request, messages, traces=traces, with_runs=True, with_curves=True), messages.notes
     )
 
 
@@ -164,15 +168,20 @@ def comparison_of_systems(compared: Compared, notes: Sequence[str] = ()) -> Comp
 
     def figure() -> Figure:
         from laminabench.render.static.compared import picture_of_cells
+        from laminabench.render.static.pictures import cost_picture
 
+        if curves:
+            return cost_picture(curves, compared.cells[0].slo_tbt_ms, compared.title)
         return picture_of_cells(compared.cells)
 
-    lines = tuple(verdicts(compared.cells, compared.base)) if compared.plan.is_single else ()
+    curves = compared.curves()
     own = compared.notes()
     where, columns = zip(*compared.side_by_side(), strict=True)
     return Comparison(
         title=compared.title,
-        verdicts=lines,
+        verdict=compared.verdict,
+        verdicts=compared.sentences,
+        includes=str(compared.includes),
         notes=(*notes, *own),
         sides=columns,
         _cells=tuple((cell.model, cell.trace, cell.label) for cell in compared.cells),
@@ -180,5 +189,6 @@ def comparison_of_systems(compared: Compared, notes: Sequence[str] = ()) -> Comp
         _sheets=tuple(sheets_of_systems(compared)),
         _figure=figure,
         _runs=compared.runs,
-        _described={**compared.describe(), "verdicts": list(lines), "notes": own},
+        _curves=curves,
+        _described={**compared.describe(), "notes": own},
     )

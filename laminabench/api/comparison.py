@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from laminabench.analysis.estimate import Estimate
 from laminabench.analysis.metrics_table import COMPARED, Metric
+from laminabench.analysis.verdict import Verdict
 from laminabench.api import html
 from laminabench.api.frames import pandas
-from laminabench.api.picture import Picture
+from laminabench.api.html import Picture
 from laminabench.render.html import sentences
 from laminabench.render.model import Sheet
+from laminabench.render.sheets.curves import curves_sheet
 from laminabench.runs.manifest import NUMBERS
 from laminabench.runs.read import Run as Table
 from laminabench.util.atomic import replacing
 from laminabench.util.errors import UserError
 from laminabench.util.json import Json
 from laminabench.util.suggest import nearest
+from laminabench.workflows.compare.curves import Curve
 from laminabench.workflows.compare.sides import Gate, SideBySide, failures
 
 if TYPE_CHECKING:
@@ -38,8 +41,12 @@ class Comparison:
     """A comparison with ratios to a base: with intervals where measured, exact where modelled."""
 
     title: str
+    verdict: Verdict | None
+    """Of systems on one trace, the cheapest within the limits and how sure that is; else None."""
     verdicts: tuple[str, ...]
-    """Of systems on one trace, what it all comes to, a sentence each."""
+    """Of systems, the answer in a few sentences."""
+    includes: str
+    """Of systems, what the numbers include, in one line."""
     notes: tuple[str, ...]
     """What a reader of the numbers has to know."""
     sides: tuple[SideBySide, ...] = field(repr=False)
@@ -50,6 +57,7 @@ class Comparison:
     _figure: Callable[[], Figure]
     _runs: Callable[[], list[Table]]
     _described: dict[str, Json] = field(repr=False)  # for --json
+    _curves: Sequence[tuple[str, Curve]] = ()  # with their names
 
     @property
     def table(self) -> pd.DataFrame:
@@ -104,8 +112,13 @@ class Comparison:
             raise UserError("compare-side-unknown", f"no side '{side}'; {nearest(side, labels)}")
         return compared.ratio(metric, labels.index(side))
 
+    @property
+    def answer(self) -> tuple[str, ...]:
+        """The verdict's sentences, and what the numbers include."""
+        return tuple(filter(None, (*self.verdicts, self.includes)))
+
     def plot(self) -> Picture:
-        """Throughput and time between tokens as bars, as `laminabench compare --plot`."""
+        """Cost against time between tokens, as `laminabench compare --plot`: bars of Runs and of grids."""
         return Picture(self._figure)
 
     def report(self, path: str | os.PathLike[str]) -> Path:
@@ -124,10 +137,13 @@ class Comparison:
     def write_report(self, target: Path, title: str | None, slo_tbt_ms: float | None = None) -> None:
         """Write the page of a comparison that has Runs; without a title it has their names."""
         from laminabench.render.report import Lead, report, write_page
+        from laminabench.render.sections import curves
         from laminabench.render.shown import shown
 
-        lead = Lead(self.verdicts, self._sheets, self.notes)
-        write_page(report(shown(self._runs(), slo_tbt_ms), title, None, lead), target)
+        runs = shown(self._runs(), slo_tbt_ms)
+        picture = curves(self._curves, runs[0].slo.tbt_ms) if self._curves else None
+        lead = Lead(self.answer, self._sheets, self.notes, picture)
+        write_page(report(runs, title, None, lead), target)
 
     def runs(self) -> list[Table]:
         """Return the Runs that are compared."""
@@ -141,6 +157,11 @@ class Comparison:
         """Return the tables."""
         return self._sheets
 
+    def curves(self) -> Iterator[Sheet]:
+        """Yield the table of cost against time between tokens, if there are curves."""
+        if self._curves:
+            yield curves_sheet(self._curves)
+
     def failures(self, gates: list[Gate], *, strict: bool) -> list[str]:
         """Return a line for every gate that fails."""
         return [
@@ -150,7 +171,8 @@ class Comparison:
         ]
 
     def __repr__(self) -> str:
-        return "\n".join((self.title, *(self.verdicts or self._in_short())))
+        short = () if self.verdict else self._in_short()
+        return "\n".join((self.title, *self.verdicts, *short))
 
     def _in_short(self) -> Iterator[str]:
         """Yield a line for each side that is not the base."""
@@ -166,7 +188,7 @@ class Comparison:
         backends = dict.fromkeys(side.backend for compared in self.sides for side in compared.sides)
         badges = (NUMBERS[each] for each in backends)
         sheets = (html.sheet(each, most=_MOST_ROWS) for each in self._sheets)
-        verdicts = sentences(self.verdicts, "verdicts")
+        verdicts = sentences(self.answer, "verdicts")
         return html.block(self.title, verdicts, *sheets, sentences(self.notes), badges=badges)
 
 

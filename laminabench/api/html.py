@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+from collections.abc import Callable, Iterable
 from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from laminabench.render.forms import tiles
 from laminabench.render.html import Markup, cell, document, joined, sentences, tag
 from laminabench.render.model import Sheet
+from laminabench.render.static.drawn import drawn, png_of
+
+if TYPE_CHECKING:
+    import os
+
+    from matplotlib.figure import Figure
 
 
 def block(title: object, *inside: object, badges: Iterable[str]) -> str:
@@ -48,3 +57,31 @@ def sheet(data: Sheet, *, most: int | None = None) -> Markup:
 def page(title: str, *inside: str) -> str:
     """Return the block as a complete page."""
     return document(title, *map(Markup, inside))
+
+
+class Picture:
+    """A figure of matplotlib's, in the suite's look.
+
+    A PNG and no interactive chart: it is there in a notebook that is opened without a network, on GitHub and
+    in print, and a notebook of ten stays small. `report` has charts to zoom into.
+    """
+
+    def __init__(self, make: Callable[[], Figure]) -> None:
+        self._make = make
+
+    @functools.cached_property
+    def figure(self) -> Figure:
+        """The matplotlib figure, to be changed further."""
+        return self._make()
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write it: .png, .svg or .pdf."""
+        target = Path(path)
+        drawn(lambda: self.figure, target)
+        return target
+
+    def _repr_png_(self) -> bytes:
+        return png_of(lambda: self.figure)
+
+    def __repr__(self) -> str:
+        return "<Picture: the last line of a notebook's cell shows it, .save('x.png') writes it>"

@@ -28,9 +28,10 @@ class ReplayKeywords(TypedDict, total=False):
     stream_along: Literal["heads", "requests"]
     absorb: Literal["attention", "model"]
     routing: str
-    expert_kernel: Literal["deepgemm-masked", "megamoe-fp4", "megamoe-fp8"]
+    expert_kernel: Literal["deepgemm-masked", "deepgemm-masked-fp4", "megamoe-fp4", "megamoe-fp8"]
     wire: Literal["bf16", "fp8"]
     kv_overcommit: float
+    kv_copy: Literal["disk", "host", "none", "worker"]
     host: str
     host_async: bool
     admission: Literal["grow", "reserve"]
@@ -130,6 +131,10 @@ class CompareKeywords(TypedDict, total=False):
     burstiness: float
     rate_scale: float
     seed: int
+    budget: float
+    power_budget: float
+    most_devices: int
+    slo_queueing_p99_s: float
 
 class PlanKeywords(TypedDict, total=False):
     model: str | os.PathLike[str]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from laminabench.requests.fields import Field, Request, convert
-from laminabench.requests.replay import GROUPS, OUTPUT, ReplayRequest
+from laminabench.requests.replay import GROUPS, OUTPUT
 from laminabench.util.errors import UserError
 from laminabench.util.suggest import nearest
 
@@ -24,7 +24,7 @@ NOT_KEYWORDS = {"trace", "jobs", "directory", "live", "rounds", "no_group", "slo
 
 def keywords_of(kind: type[Request]) -> dict[str, Field]:
     """Return the fields of a request that are keywords, those that it shares with a replay included."""
-    shared = {name: ReplayRequest.fields()[name] for name in kind.SHARED}
+    shared = {name: source.fields()[name] for _, source, names in kind.shared() for name in names}
     own = {name: field for name, field in kind.fields().items() if name not in NOT_KEYWORDS}
     return {**own, **shared}
 
@@ -36,14 +36,13 @@ def request_of(kind: type[Made], keywords: Mapping[str, Any], where: str, **othe
         if name not in known:
             raise UserError("replay-key-unknown", f"{where}: no choice '{name}'; {nearest(name, known)}")
     given = {name: plain(known[name], value) for name, value in keywords.items() if value is not None}
-    shared = {name: given.pop(name) for name in list(given) if name not in kind.fields()}
-    if kind.SHARED:
-        others["replay"] = convert(ReplayRequest, shared, where)
+    for attribute, source, names in kind.shared():
+        others[attribute] = convert(source, {name: given.pop(name) for name in names if name in given}, where)
     return convert(kind, {**given, **others}, where)
 
 
 def plain(field: Field, value: Any) -> Any:
-    """Return a value of Python's as the request has it."""
+    """Convert a Python value to the request's type."""
     if field.repeatable:
         if isinstance(value, Mapping):
             return tuple(f"{name}={each}" for name, each in value.items())
@@ -54,7 +53,7 @@ def plain(field: Field, value: Any) -> Any:
         return ",".join(value)
     if isinstance(value, os.PathLike):
         return os.fspath(value)
-    # A number of numpy's, as data frames have them.
+    # A numpy number, as in data frames.
     return value.item() if hasattr(value, "item") else value
 
 

@@ -10,22 +10,24 @@ from typing import TYPE_CHECKING, Unpack
 
 from msgspec import structs
 
+from laminabench.analysis.verdict import Verdict
 from laminabench.api import html
 from laminabench.api.frames import pandas
+from laminabench.api.html import Picture
 from laminabench.api.keywords import request_of, with_keywords
 from laminabench.api.messages import MessageLog
-from laminabench.api.picture import Picture
 from laminabench.api.replay import named
-from laminabench.render.format import number
 from laminabench.render.html import sentences
 from laminabench.render.sheets.plan import sheet_of
 from laminabench.requests.plan import PlanRequest
+from laminabench.systems.includes import Includes
 from laminabench.traces.resolve import cut, transforms_of
 from laminabench.traces.table import Trace
 from laminabench.util.errors import UserError
 from laminabench.workflows.plan.answer import Answer, require_possible
 from laminabench.workflows.plan.measure import Point
 from laminabench.workflows.plan.request import ResolvedPlan, resolve
+from laminabench.workflows.plan.verdict import described, includes, verdict_on
 from laminabench.workflows.replay.run import load
 
 if TYPE_CHECKING:
@@ -58,6 +60,16 @@ class Plan:
     def nearest(self) -> Point | None:
         """The fastest candidate that serves the trace, if there is no winner."""
         return self.answer.nearest
+
+    @property
+    def verdict(self) -> Verdict:
+        """The cheapest system and the next one within the limits, and how sure that is."""
+        return verdict_on(self.answer)
+
+    @property
+    def includes(self) -> Includes:
+        """The contents of the numbers: prompts, kernels, assumptions and the known error."""
+        return includes(self.answer)
 
     @property
     def binding(self) -> str | None:
@@ -94,14 +106,14 @@ class Plan:
         return target
 
     def __repr__(self) -> str:
-        return "\n".join((self._title(), self._verdict()))
+        return "\n".join((self._title(), *self.verdict.sentences, str(self.includes)))
 
     def _repr_html_(self) -> str:
         points = self.answer.front or ([self.nearest] if self.nearest else [])
         subject = "the front of cost and TBT" if self.answer.front else "nearest to the limit"
         sheet = html.sheet(sheet_of(subject, points, self.answer))
-        verdict, notes = sentences([self._verdict()], "verdicts"), sentences(self.notes)
-        return html.block(self._title(), verdict, sheet, notes, badges=["modelled"])
+        answer = sentences([*self.verdict.sentences, str(self.includes)], "verdicts")
+        return html.block(self._title(), answer, sheet, sentences(self.notes), badges=["modelled"])
 
     def _title(self) -> str:
         request = self.request.request
@@ -112,18 +124,6 @@ class Plan:
         how = f"{request.mode}, modelled, costs {costs}"
         what = f"{self.trace.meta.name}, {len(self.trace):,} requests with {self.request.model.name}"
         return f"{what} ({how}): {limit}, at most ${self.request.budget:.2f} an hour"
-
-    def _verdict(self) -> str:
-        best, count = self.best, f"{self.answer.search.considered:,} candidates"
-        if best is None:
-            near = self.nearest
-            came = f"; nearest is {near.candidate} with {near.tbt_p99_ms:.1f} ms" if near else ""
-            return f"none of {count} meets the limit{came}"
-        price = f"${best.usd_per_million_tokens:.3f} a million tokens"
-        return (
-            f"{best.candidate} is the cheapest of {count}: {price}, {number(best.tokens_per_s)} tokens/s, "
-            f"TBT p99 {best.tbt_p99_ms:.1f} ms; {self.binding} binds"
-        )
 
     def _frame(self, points: Sequence[Point]) -> pd.DataFrame:
         rows = [self.answer.row_of(each) for each in points]
@@ -138,7 +138,7 @@ class Plan:
         return plan_picture(plan_of(self._facts()))
 
     def _facts(self) -> dict[str, object]:
-        return {**self.request.describe(self.trace), "answers": [self.answer.row()]}
+        return {**self.request.describe(self.trace), **described([self.answer])}
 
 
 @with_keywords(PlanRequest)

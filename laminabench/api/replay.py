@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
@@ -72,7 +73,7 @@ def replay(
 
 
 def checked_request(
-    trace: TraceLike, choices: dict[str, Any], listener: Listener, where: str, **others: Any
+    trace: TraceLike, choices: Mapping[str, Any], listener: Listener, where: str, **others: Any
 ) -> tuple[ReplayRequest, Trace | None]:
     """Return the request, and the trace cut to it if one was given."""
     name, given = named(trace)

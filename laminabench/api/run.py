@@ -1,4 +1,4 @@
-"""A Run as Python has it: of a replay just made, or read from its folder."""
+"""A Run in Python: of a replay just made, or read from its folder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec import UNSET
 
 from laminabench.api import frames, html
-from laminabench.api.picture import Picture
+from laminabench.api.html import Picture
 from laminabench.render.format import number4, share
 from laminabench.render.html import sentences
 from laminabench.render.sheets.replay import SOURCES, lines, on_boards
@@ -61,7 +61,7 @@ class Run:
         self._table = table
         self._result = result
         self.path = path
-        """Where it is kept; None where it is in memory only."""
+        """Folder of the Run; None if it is in memory only."""
         self.notes = tuple(notes)
         """What a reader of the numbers should know, a sentence each."""
 

@@ -16,7 +16,7 @@ from laminabench.requests.replay import ReplayRequest
 from laminabench.traces.resolve import cut, transforms_of
 from laminabench.traces.table import Trace
 from laminabench.util.errors import CheckFailedError, UserError
-from laminabench.util.json import json_safe
+from laminabench.util.json import JsonObject, json_safe
 from laminabench.util.parallel import spread
 from laminabench.util.progress import SILENT
 from laminabench.workflows.replay.run import run
@@ -88,12 +88,12 @@ def sweep(
     return frame
 
 
-def _replayed(given: Trace | None, request: ReplayRequest) -> dict[str, Any]:
+def _replayed(given: Trace | None, request: ReplayRequest) -> JsonObject:
     """Return the documented keys of a replay, or its error; runs in any process."""
     try:
         result = run(request, trace=None if given is None else cut(given, transforms_of(request), SILENT))
         result.require_complete()
     except (UserError, CheckFailedError) as error:
         return {"error": str(error)}
-    described: dict[str, Any] = json_safe(describe(result, result.wall_s))
+    described: JsonObject = json_safe(describe(result, result.wall_s))
     return described

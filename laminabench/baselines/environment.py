@@ -19,10 +19,11 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from laminabench.util.child_environment import child_environment, pip_environment
 from laminabench.util.errors import UserError
+from laminabench.util.json import JsonObject
 from laminabench.util.paths import expanded, part_of_tree
 
 Kind = Literal["cpu", "cuda"]
@@ -61,7 +62,7 @@ class Environment:
         # The interpreter is a link out of its environment.
         return self.python.parent.parent
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """Return the environment for the manifest and for people."""
         return {
             "python": str(self.python),
@@ -233,15 +234,17 @@ def _interpreter(chosen: str | None) -> str:
 
 def _right(python: str) -> bool:
     script = "import sys, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 15))"
-    return (
-        subprocess.run(
-            [python, "-c", script],
-            env=child_environment(),
-            capture_output=True,
-            check=False,
-            timeout=LONGEST_S,
-        ).returncode
-        == 0
+    return _ran(python, "-c", script).returncode == 0
+
+
+def _ran(*command: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        env=child_environment(**variables),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LONGEST_S,
     )
 
 
@@ -303,14 +306,7 @@ def _build(folder: Path, kind: Kind, interpreter: str, progress: Progress) -> En
     torch = of_torch[1]
     total = sum(1 for line in _pins(kind) if not line.startswith("#"))
     progress(f"creating {folder}", 0, total)
-    made = subprocess.run(
-        [interpreter, "-m", "venv", "--clear", str(folder)],
-        env=child_environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=LONGEST_S,
-    )
+    made = _ran(interpreter, "-m", "venv", "--clear", str(folder))
     if made.returncode:
         raise UserError(
             "baseline-venv-failed",
@@ -343,14 +339,8 @@ def _build(folder: Path, kind: Kind, interpreter: str, progress: Progress) -> En
             "baseline-not-as-pinned",
             f"{folder} is not as pinned: {', '.join(there.unlike_pins[:3]) or there.kind}",
         )
-    loaded = subprocess.run(
-        [str(folder / "bin" / "python"), "-P", "-c", _LOADS[kind] + "; import vllm.v1.engine.llm_engine"],
-        env=child_environment(VLLM_NO_USAGE_STATS="1", PYTHONPATH=""),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=LONGEST_S,
-    )
+    script = _LOADS[kind] + "; import vllm.v1.engine.llm_engine"
+    loaded = _ran(str(there.python), "-P", "-c", script, VLLM_NO_USAGE_STATS="1", PYTHONPATH="")
     if loaded.returncode:
         raise UserError(
             "baseline-does-not-load", f"vLLM does not load from {folder}: {_last_line(loaded.stderr)}"

@@ -43,6 +43,7 @@ from laminabench.util.host import processor
 COSTS = "vllm-0.14"  # which stays, so that speeds compare over time
 LONGEST_S = 3600.0  # limit for a measuring process
 DECISION_TARGET_S = 20e-6
+DECISIONS = 200
 SCENARIO_TARGET_S = 0.050
 BOARD_MODEL, BOARD = "gpt3-175b", "h2m2"
 # The paper's solver, and the optimum.
@@ -92,7 +93,7 @@ def run(*, week: bool, repeats: int = 5, watcher: Watcher = QUIET) -> Report:
     return times_report("sim", rows, f"{processor()}; the trace azure-conv is its {conv.meta.source}")
 
 
-def run_boards(*, repeats: int = 5, decisions: int = 200) -> Report:
+def run_boards(*, repeats: int = 5) -> Report:
     """Measure boards: decisions of both solvers, the paper's dynamic scenario, an hour of traffic."""
     board_spec = spec_of("h2m2", BOARD_MODEL)
     trace = resolve("azure-conv", offline=True)
@@ -101,14 +102,14 @@ def run_boards(*, repeats: int = 5, decisions: int = 200) -> Report:
     seconds = simulation_seconds(dynamic_trace(0), managed, Offered(), repeats)
     hour = simulation_seconds(trace, board_spec, Offered(), repeats)
     rows = [
-        *(_decision(solver, repeats, decisions) for solver in SOLVERS),
+        *(_decision(solver, repeats) for solver in SOLVERS),
         timed(what, seconds, SCENARIO_TARGET_S),
         timed(f"azure-conv on 1x{BOARD}/{BOARD_MODEL}: simulation", hour, None, requests=len(trace)),
     ]
     return times_report("h2m2", rows)
 
 
-def _decision(solver: str, repeats: int, decisions: int) -> Row:
+def _decision(solver: str, repeats: int) -> Row:
     """Measure decisions over lengths, each by the median of its repeats; judged by the slowest length."""
     from laminabench import _sim
 
@@ -119,7 +120,7 @@ def _decision(solver: str, repeats: int, decisions: int) -> Row:
             shape=shape_of(model(BOARD_MODEL)),
             policy=solver,
             moments=[uniform(BATCH, length, chosen) for length in LENGTHS],
-            repeats=decisions,
+            repeats=DECISIONS,
         )
         for _ in range(repeats)
     ]

@@ -14,7 +14,7 @@ from lamina import host_memory
 from lamina.convert import convert
 from lamina.pipeline import CoreOptions
 from lamina.pipeline.options import original_of
-from laminabench.calibrate import machine, workers
+from laminabench.calibrate import workers
 from laminabench.calibrate.calibration import (
     Calibration,
     described,
@@ -31,7 +31,7 @@ from laminabench.catalog.families import load_models
 from laminabench.catalog.find_model import model
 from laminabench.catalog.models import ModelShape
 from laminabench.systems.live.lamina.starting import on_cores
-from laminabench.util.host import processor
+from laminabench.util.host import memory_per_core, processor
 from laminabench.util.version import __version__
 
 # The workers' share of the time; the rest is for rounds.
@@ -74,7 +74,7 @@ def calibrate(
         f"{title}, {now}, laminabench {__version__}, torch {torch.__version__}, {control.isa}",
         title,
         ENGINE,
-        machine.memory_per_core(),
+        memory_per_core(),
         float(np.median(control.bandwidths)),
         repeats,
         between,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from laminabench.calibrate.cost_set import Made
 from laminabench.calibrate.rounds import UNSTABLE, Repeats, Seconds, mean_spread, relative_spread
@@ -14,6 +13,7 @@ from laminabench.catalog.costs import CostSet
 from laminabench.catalog.hardware import load_devices
 from laminabench.catalog.models import ModelShape
 from laminabench.util.errors import UserError
+from laminabench.util.json import JsonObject
 
 _NAME = re.compile(r"[a-z][a-z0-9-]*")
 
@@ -23,7 +23,7 @@ class Calibration:
     """The cost set, and facts about its measurement."""
 
     costs: CostSet
-    facts: dict[str, Any]
+    facts: JsonObject
 
 
 def require_name(name: str) -> None:
@@ -70,7 +70,7 @@ def described(
     repeats: Repeats,
     terms: Mapping[str, tuple[Seconds, float]],
     took_s: float,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return the facts for --json: measurements, repeats, and how stable the machine was."""
     host, network = costs.host, next(iter(costs.networks.values()), None)
     control = relative_spread(repeats.controls)
@@ -93,7 +93,7 @@ def described(
     }
 
 
-def _row(what: str, points: Seconds, drift: float) -> dict[str, Any]:
+def _row(what: str, points: Seconds, drift: float) -> JsonObject:
     spread = mean_spread(points)
     return {
         "term": what,

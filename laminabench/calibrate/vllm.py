@@ -17,7 +17,6 @@ from typing import Literal
 import numpy as np
 
 from laminabench.baselines.environment import Environment
-from laminabench.calibrate import machine
 from laminabench.calibrate.calibration import Calibration, described, require_dtype, require_name
 from laminabench.calibrate.cost_set import Made, Words, cost_set
 from laminabench.calibrate.parted import CHUNK, STEP, parted, read_rate
@@ -32,7 +31,7 @@ from laminabench.systems.live.vllm.runner import Session, session
 from laminabench.systems.live.vllm.setup import CPU_BLOCK, VllmSetup
 from laminabench.traces.table import Trace, TraceMeta
 from laminabench.util.errors import UserError
-from laminabench.util.host import processor
+from laminabench.util.host import memory_per_core, processor
 from laminabench.util.progress import SILENT
 from laminabench.util.version import __version__
 
@@ -53,7 +52,7 @@ CONTROL = 4
 WORDS = Words(
     "vLLM",
     "steps of vLLM without what KV and further requests add, dealt out to matrices by their sizes: what "
-    "vLLM does in a step beside the model is in it",
+    "vLLM does in a step besides the model is in it",
     "what their bytes take as fast as steps read others",
     "part of the LM head, which has all that a request adds beyond a row",
     "what KV adds to a step, and tokens before a chunk; all requests as the mean one, and both at once are "
@@ -94,7 +93,7 @@ def calibrate_vllm(
         f"{title}, {now}, laminabench {__version__}, vLLM {version}, {cores} thread{'s' * (cores > 1)}",
         title,
         WORDS,
-        machine.memory_per_core() * cores,
+        memory_per_core() * cores,
         read_rate(repeats, setup.model),
         parted(repeats, setup.model),
         repeats.of_kind("boundary"),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib import resources
+from typing import NamedTuple
 
 import msgspec
-
-from laminabench.catalog.costs import CostSet
 
 PRIMARY = ("tpot", "step", "latency")  # the metric that a sentence names, the first that a cell has
 
@@ -44,47 +44,64 @@ def board() -> Board:
     return msgspec.json.decode(text, type=Board)
 
 
-def held_against(costs: CostSet, system: str, devices: Iterable[str], model: str) -> str:
-    """Return the sentence about the accuracy of modelled numbers of this system, devices and model."""
-    of_set = [each for each in board().cells if each.costs == costs.name and each.metric in PRIMARY]
-    kernels = [_closest(of_set, device, model) for device in dict.fromkeys(devices)]
-    sentences = [each for each in kernels if each] or [costs.held_against]
-    own = _of_system(of_set, system) if system != "vllm" else ""
-    return "; ".join(filter(None, (*sentences, own)))
+class Known(NamedTuple):
+    """The known accuracy of modelled times of a system on some devices."""
+
+    sentences: tuple[str, ...]
+    error: float | None  # a share: the largest median of the cells that apply; None where none does
+
+    def __str__(self) -> str:
+        return "; ".join(self.sentences)
 
 
-def _closest(cells: Iterable[Accuracy], device: str, model: str) -> str:
-    """Return the sentence of this model on the device, else of the others there; empty without any."""
-    here = [each for each in cells if (each.system, each.device) == ("vllm", device)]
-    exact = [each for each in here if each.model == model]
-    chosen = _primary(exact or here)
-    where = f"{model} on {device}" if exact else f"other models on {device}"
-    return f"{chosen[0].costs} held against {_loads(chosen)} ({where}): {_errors(chosen)}" if chosen else ""
+def accuracy_of_set(costs: str) -> str:
+    """Return the sentence about a cost set's accuracy on all devices."""
+    return _sentence(costs, _primary(_of(costs))) or f"{costs} was never compared with a server"
 
 
-def _of_system(cells: Iterable[Accuracy], system: str) -> str:
-    chosen = _primary([each for each in cells if each.system == system])
-    if not chosen:
-        return f"{system} was never held against hardware"
-    return f"{system} held against {_loads(chosen)} on {chosen[0].device}: {_errors(chosen)}"
+def known_accuracy(costs: str, system: str, devices: Iterable[str], model: str) -> Known:
+    """Return what the board says of a system with a cost set: of the kernels on its devices, and its own."""
+    closest = {device: _closest(_of(costs), device, model) for device in devices}
+    sentences = [_sentence(costs, cells) or accuracy_of_set(costs) for cells in closest.values()]
+    applying = list(itertools.chain.from_iterable(closest.values()))
+    measured = {each.device for each in applying}
+    sentences += [f"no load on {device}" for device in closest if applying and device not in measured]
+    if system != "vllm":
+        own = _primary([each for each in board().cells if each.system == system])
+        sentences.append(_sentence(system, own) or f"{system} was never compared with hardware")
+        applying = [*applying, *own] if own else []
+    return Known(tuple(dict.fromkeys(sentences)), max((each.median / 100 for each in applying), default=None))
 
 
-def _primary(cells: Iterable[Accuracy]) -> list[Accuracy]:
+def _of(costs: str) -> list[Accuracy]:
+    """Return the cells of vLLM with a cost set: those of its kernels."""
+    return [each for each in board().cells if (each.costs, each.system) == (costs, "vllm")]
+
+
+def _closest(cells: Sequence[Accuracy], device: str, model: str) -> tuple[Accuracy, ...]:
+    """Return the cells of this model on the device, else of others there, else of the model, else all."""
+    here = [each for each in cells if each.device == device]
+    of_model = [each for each in cells if each.model == model]
+    groups = ([each for each in here if each.model == model], here, of_model, cells)
+    return next(filter(None, map(_primary, groups)), ())
+
+
+def _primary(cells: Sequence[Accuracy]) -> tuple[Accuracy, ...]:
     """Return the cells of the first metric of PRIMARY that there is."""
-    cells = list(cells)
-    for metric in PRIMARY:
-        if chosen := [each for each in cells if each.metric == metric]:
-            return chosen
-    return []
+    of_metrics = (tuple(each for each in cells if each.metric == metric) for metric in PRIMARY)
+    return next(filter(None, of_metrics), ())
 
 
-def _loads(cells: Sequence[Accuracy]) -> str:
-    return f"{sum(each.loads for each in cells)} {cells[0].against}"
-
-
-def _errors(cells: Sequence[Accuracy]) -> str:
-    """Return the median absolute error, or the range of it over several cells."""
+def _sentence(subject: str, cells: Sequence[Accuracy]) -> str:
+    """Return the median absolute error of cells, or the range of it, and of what; empty without any."""
+    if not cells:
+        return ""
     least, most = (choose(each.median for each in cells) for choose in (min, max))
     values = f"{least:.1f}" if least == most else f"{least:.1f} to {most:.1f}"
-    metric = cells[0].metric
-    return f"{metric.upper() if metric == 'tpot' else metric} off by {values} % in the median"
+    metric = cells[0].metric.upper() if cells[0].metric == "tpot" else cells[0].metric
+    loads = f"{sum(each.loads for each in cells)} {cells[0].against}"
+    names = zip(*((each.model, each.device) for each in cells), strict=True)
+    models, devices = (list(dict.fromkeys(each)) for each in names)
+    what = models[0] if len(models) == 1 else f"{len(models)} models"
+    where = f"{what} on {' and '.join(devices)}"
+    return f"{subject}: {metric} off by {values} % in the median of {loads} ({where})"

@@ -16,7 +16,7 @@ from msgspec import structs
 
 from laminabench.catalog import cost_keys
 from laminabench.catalog.cost_terms import HostCost, Origin, coefficients
-from laminabench.catalog.costs import Borrowed, CostSet, ServerErrors
+from laminabench.catalog.costs import Borrowed, CostSet
 from laminabench.catalog.entries import Table, from_path, packaged, pick
 from laminabench.catalog.hardware import GB, Device, devices_in
 from laminabench.catalog.kernels import with_kernels
@@ -122,7 +122,6 @@ def from_table(table: Table, where: str, arrays: Mapping[str, Any] | None = None
             host=_host(table["host"], f"{where}.host") if "host" in table else assumed_host(),
             borrowed=_borrowing(table["borrow"]) if "borrow" in table else assumed_borrowing(),
             measured=_measured(table.get("measured", {}), arrays or {}),
-            server_errors=_server_errors(table),
             devices=devices_in(table.get("device", {})),
             networks=_networks(table.get("network", {}), where),
         )
@@ -133,10 +132,6 @@ def from_table(table: Table, where: str, arrays: Mapping[str, Any] | None = None
             "costs-file-incomplete",
             f"cost set {where}: {type(error).__name__} at {error}; see costs/vllm-0.14.toml",
         ) from error
-
-
-def _server_errors(table: Table) -> ServerErrors | None:
-    return msgspec.convert(table["server_errors"], ServerErrors) if "server_errors" in table else None
 
 
 def _networks(rows: Table, where: str) -> dict[str, Network]:
@@ -183,8 +178,6 @@ def formula_lines(costs: CostSet, comment: str = "") -> list[str]:
     """Write everything but measured times."""
     lines = [f"# {line}" for line in comment.splitlines()]
     lines += [f"name = {to_value(costs.name)}", f"title = {to_value(costs.title)}"]
-    if errors := costs.server_errors:
-        lines += ["", "[server_errors]", *_key_lines({**structs.asdict(errors)})]
     for name, section in sections().items():
         for key, term in sorted(getattr(costs, name).items()):
             lines += _section((name, *cost_keys.to_path(key)), section.cost, term)

@@ -43,6 +43,7 @@ from laminabench.catalog.cost_terms import (
     MaskedExpertCost,
     PromptAttentionCost,
     PromptTerms,
+    padded_rows,
 )
 from laminabench.catalog.entries import Table
 from laminabench.catalog.hardware import Device, canonical_dtype, load_devices
@@ -63,6 +64,7 @@ Key = TypeVar("Key", bound=tuple[Any, ...])
 
 # Kinds of numbers behind which there is a measurement of this very device.
 MEASURED = ("measured", "fitted")
+HEAD_DIM = 128  # of kernels that were measured by tiles
 ANY = "any"  # stands for every device, dtype or degree (the roofline set)
 
 
@@ -71,29 +73,6 @@ class Borrowed(NamedTuple):
 
     device: str
     reason: str
-
-
-class ServerErrors(msgspec.Struct, frozen=True):
-    """Errors of predictions with a cost set against measurements of whole servers."""
-
-    source: str  # the measurements
-    errors_percent: Mapping[str, tuple[float, ...]]  # by metric or device: a value, or the range of several
-    measure: str = ""  # of which these are values, where that is not the metric
-
-    def __str__(self) -> str:
-        return f"{self.source}: {f'{self.measure} ' if self.measure else ''}{', '.join(self._values())}"
-
-    def _values(self) -> Iterable[str]:
-        for name, values in self.errors_percent.items():
-            sign = "+" if len(values) > 1 else ""
-            numbers = " to ".join(f"{value:{sign}.1f}" for value in values)
-            yield f"{name} {numbers} %".lstrip()
-
-
-def error_range(errors: Iterable[float]) -> tuple[float, ...]:
-    """Return the least and the largest of errors in percent, with one decimal; of one error, itself."""
-    rounded = [round(each, 1) for each in errors]
-    return (min(rounded), max(rounded)) if len(rounded) > 1 else tuple(rounded)
 
 
 class CostSet(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,7 +99,6 @@ class CostSet(msgspec.Struct, frozen=True, kw_only=True):
     collectives: Mapping[CollectiveKey, CollectiveCost] = msgspec.field(default_factory=dict)
     dispatch: Mapping[DispatchKey, DispatchCost] = msgspec.field(default_factory=dict)
     measured: Measured = Measured()
-    server_errors: ServerErrors | None = None
     # Devices that the catalogue lacks, and the networks between them.
     devices: Mapping[str, Device] = msgspec.field(default_factory=dict)
     networks: Mapping[str, Network] = msgspec.field(default_factory=dict)
@@ -231,11 +209,12 @@ class CostSet(msgspec.Struct, frozen=True, kw_only=True):
     def prompt_attention_cost(
         self, device: Device, head_dim: int = 128, kv_dtype: str = "bf16", window: int = 0
     ) -> PromptAttentionCost:
-        name = self.source_of(self.prompt_attention, device)
-        key = AttentionKey(name, head_dim, canonical_dtype(kv_dtype), window)
-        return self.prompt_attention_of.get(key) or self._term(
-            self.prompt_attention, device, "attention of prompts"
-        )
+        kind = (head_dim, canonical_dtype(kv_dtype), window)
+        # A kind that a device's own tables lack is borrowed, as other terms are.
+        for name in (self.source_of(self.prompt_attention, device), self._lender(device)):
+            if cost := self.prompt_attention_of.get(AttentionKey(name, *kind)):
+                return cost
+        return self._term(self.prompt_attention, device, "attention of prompts")
 
     def expert_cost(self, device: Device, dtype: str) -> ExpertCost:
         return self._keyed(self.experts, device, dtype, f"experts in {dtype}")
@@ -260,7 +239,7 @@ class CostSet(msgspec.Struct, frozen=True, kw_only=True):
 
     def masked_cost(self, device: Device, dtype: str) -> MaskedExpertCost | None:
         """Return the cost of experts by masked products; None if it was not measured."""
-        name = self.measured_as(device)
+        name = self.source_of(self.masked_experts, device)
         return self.masked_experts.get(DtypeKey(name, canonical_dtype(dtype)))
 
     def dispatch_cost(self, device: Device, op: str, nodes: int = 1) -> DispatchCost:
@@ -296,6 +275,10 @@ class CostSet(msgspec.Struct, frozen=True, kw_only=True):
         if model.latent:
             return self.measured.latent.get(LatentKey(device.name, heads, kv_dtype))
         key = LinesKey(device.name, heads, kv_heads, model.head_dim, kv_dtype, window)
+        if by_tiles := self.measured.tiles.get(DtypeKey(device.name, kv_dtype)):
+            rows = self.attention_cost(device, model.head_dim, kv_dtype, window).tile_rows
+            tiles = kv_heads * padded_rows(-(-heads // kv_heads), rows) / rows
+            return by_tiles.in_tiles(tiles) if model.head_dim == HEAD_DIM else None
         return self.measured.lines.get(key)
 
     # Provenance
@@ -320,6 +303,10 @@ class CostSet(msgspec.Struct, frozen=True, kw_only=True):
             "and --costs roofline has every device",
         )
 
+    def scaled(self, device: str) -> bool:
+        """Return whether the device's products are those of another, scaled."""
+        return any(key.device == device and of.origin.kind == "scaled" for key, of in self.gemm.items())
+
     def borrows(self, device: Device, term: object) -> Borrowed | None:
         """Return what this term of the device is borrowed from; None if it is its own."""
         lender = self.borrowed.get(device.name)
@@ -342,18 +329,10 @@ class CostSet(msgspec.Struct, frozen=True, kw_only=True):
         names = (device.name, self._lender(device), ANY)
         return next((name for name in names if name in devices), measured_as)
 
-    @property
-    def held_against(self) -> str:
-        """Return the sentence about the set's accuracy that goes with its numbers."""
-        if self.server_errors:
-            return f"{self.name} held against {self.server_errors}"
-        return f"{self.name} was never held against a measured server"
-
     def describe(self) -> Table:
         return {
             "name": self.name,
             "title": self.title,
-            "held_against": self.held_against,
             "measured": sorted(
                 {key.device for key, cost in self.gemm.items() if cost.origin.kind in MEASURED}
             ),

@@ -27,14 +27,14 @@ class Workers:
 
     device: Device
     count: int
-    layout: Layout | None = None  # how they share a model, where that was said
+    layout: Layout | None = None  # how they share a model, if given
 
     def shared(self, replicas: int = 1) -> Layout:
         """Return the layout of each of so many replicas: tensor parallelism unless one is given."""
         if self.layout and not self.layout.plain and replicas > 1:
             raise UserError(
                 "deployment-bad-layout",
-                f"{self} are one replica, and {replicas} were asked for; leave the layout or --batches out",
+                f"{self} are one replica, and {replicas} were requested; leave the layout or --batches out",
             )
         return self.layout if replicas == 1 and self.layout else Layout(self.count // replicas)
 
@@ -204,7 +204,7 @@ def parse_deployment(text: str, devices: Mapping[str, Device] | None = None) -> 
 
 def kinds_of_prices(devices: Iterable[Device]) -> str:
     """Map devices to their kind of price where rents and purchases mix; empty if all are comparable."""
-    # What is assumed is a rent too: it is said apart.
+    # An assumed price is a rent too, but labelled.
     bases = {
         device.name: "rent" if device.price.basis == "assumed" else device.price.basis
         for device in devices

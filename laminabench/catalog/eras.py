@@ -56,6 +56,12 @@ def load_eras() -> Mapping[str, Era]:
     }
 
 
+def limit_today(device: Device) -> int:
+    """Return the limit of concurrent requests of an engine of vLLM of today."""
+    *_, newest = load_eras().values()
+    return newest.limit_on(device)
+
+
 def schedules_ahead_by_default(costs: str) -> bool:
     """Return whether servers whose kernels a cost set has prepare an iteration during the previous one."""
     return any(era.host_async for era in load_eras().values() if era.costs == costs)

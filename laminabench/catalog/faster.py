@@ -50,6 +50,7 @@ def attention_faster(costs: CostSet, device: Device, times: float) -> CostSet:
             attention=grids,
             lines=_of(measured.lines, own, times),
             latent=_of(measured.latent, own, times),
+            tiles=_of(measured.tiles, own, times),
         ),
     )
 

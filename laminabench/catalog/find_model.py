@@ -56,7 +56,7 @@ ASSUMED = ("window", "RoPE base", "norm epsilon", "longest text", "special token
 def from_config_json(path: Path) -> ModelShape:
     """Return the shape described by `path`; a UserError says which key is missing or not supported."""
     config = _json(path)
-    # modelopt's own way of saying what it quantized, beside a config that does not.
+    # modelopt's own file on what it quantized, next to a config that does not say it.
     quantization_file = path.with_name("hf_quant_config.json")
     if not config.get(QUANTIZATION) and path.name == "config.json" and quantization_file.exists():
         config[QUANTIZATION] = _json(quantization_file).get("quantization")
@@ -78,7 +78,7 @@ def _json(path: Path) -> dict[str, Any]:
 def to_hf_config(name: str, longest_text: int | None = None) -> dict[str, Any]:
     """Return the config.json of a catalogue model: its sizes, and the family's defaults beyond them.
 
-    It leaves out the formats that released weights are held in (`quantization_config`): models that are made
+    It leaves out the formats of released weights (`quantization_config`): models that are made
     of it have weights of 16 bits. `longest_text` is for made-up weights: positions that rotate are no
     weights, so there can be any number of them. No token is special then.
     """

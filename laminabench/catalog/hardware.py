@@ -30,7 +30,7 @@ HOURS_PER_YEAR = 8760.0
 
 
 class ListedPrice(msgspec.Struct, frozen=True):
-    """A price in USD: per hour for a rent, once for a purchase. Somebody published it, unless it says not."""
+    """A price in USD: per hour for a rent, once for a purchase. Published, unless marked otherwise."""
 
     usd: float
     source: str

@@ -1,4 +1,4 @@
-"""A Hugging Face config.json: which keys of a family say what of a model's shape, read and written."""
+"""A Hugging Face config.json: keys of each family for a model's shape, read and written."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ _LATENT = {
 
 def read_config(path: object, values: Mapping[str, Any], name: str) -> ModelShape:
     """Return the shape in a config.json; a UserError says which key is missing or not supported."""
-    if isinstance(text := values.get("text_config"), dict):  # beside parts for images, which are left out
+    if isinstance(text := values.get("text_config"), dict):  # next to parts for images, which are left out
         outer = {key: values[key] for key in ("dtype", "torch_dtype", QUANTIZATION) if key in values}
         tied = {key: values[key] for key in ("tie_word_embeddings",) if key in values}
         values = {**outer, **text, **tied}

@@ -1,4 +1,4 @@
-"""A config.json's `quantization_config`: which of a model's weights are held in which format."""
+"""A config.json's `quantization_config`: which of a model's weights have which format."""
 
 from __future__ import annotations
 

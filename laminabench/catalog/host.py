@@ -12,7 +12,7 @@ from laminabench.catalog.network import DURATION, in_seconds
 from laminabench.catalog.server_host import REFERENCE, ServerHost, server_host
 from laminabench.util.errors import UserError
 
-# Nobody waits longer for a token, and an iteration has to fit the simulator's clock.
+# More is implausible for a token, and an iteration has to fit the simulator's clock.
 LONGEST_HOST_S = 60.0
 
 _TIME = re.compile(rf"\s*{DURATION}\s*")

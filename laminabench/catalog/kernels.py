@@ -7,13 +7,15 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 from msgspec import structs
 
 from laminabench.catalog.cost_keys import AttentionKey, DtypeKey
-from laminabench.catalog.cost_terms import Origin, coefficients
+from laminabench.catalog.cost_terms import NS, US, Origin, coefficients
 from laminabench.catalog.costs import CostSet, known_devices
 from laminabench.catalog.entries import Table, packaged, pick
 from laminabench.catalog.hardware import Device, device
+from laminabench.catalog.measured import AttentionLines
 from laminabench.util.errors import UserError
 
 ANY = "any"
@@ -29,24 +31,36 @@ class Kernel(NamedTuple):
     rows: Mapping[tuple[str, str], Table]
 
     def laid_over(self, base: Any, on: Device, kv_dtype: str) -> Any:
-        """Return the cost `base` as this kernel has it; coefficients that it lacks stay as they are."""
+        """Return the cost `base` with this kernel's coefficients; those that it lacks are unchanged."""
         row = self._row(on, kv_dtype)
         kind: type[msgspec.Struct] = type(base)
         declared = coefficients(kind).items()
         values = {name: float(row[of.toml] * of.unit) for name, of in declared if of.toml in row}
-        here = on.name in row["devices"]
-        origin = Origin(
-            row["kind"] if here else "scaled",
-            row["source"] if here else f"by {on.name}'s data sheet: {row['source']}",
-            row["range"],
-            row.get("errors_percent", {}),
-            row.get("samples", 0),
-        )
-        return structs.replace(base, **values, origin=origin, kernel=self.name)
+        return structs.replace(base, **values, origin=_origin(row, on), kernel=self.name)
+
+    def tiles_on(self, on: Device, kv_dtype: str) -> AttentionLines | None:
+        """Return its times by tiles, if these were measured on this device."""
+        row = self._row(on, kv_dtype)
+        if "tiles" not in row or on.name not in row["devices"]:
+            return None
+        columns = (row["tiles"], row["tiles_us"], row["tiles_per_token_ns"])
+        tiles, fixed, per_token = (np.array(column, np.float64) for column in columns)
+        return AttentionLines(tiles, fixed * US, per_token * NS, _origin(row, on))
 
     def _row(self, on: Device, kv_dtype: str) -> Table:
         keys = ((name, dtype) for dtype in (kv_dtype, "bf16") for name in (on.name, ANY))
         return next(self.rows[key] for key in keys if key in self.rows)
+
+
+def _origin(row: Table, on: Device) -> Origin:
+    here = on.name in row["devices"]
+    return Origin(
+        row["kind"] if here else "scaled",
+        row["source"] if here else f"by {on.name}'s data sheet: {row['source']}",
+        row["range"],
+        row.get("errors_percent", {}),
+        row.get("samples", 0),
+    )
 
 
 class Choice(NamedTuple):
@@ -132,6 +146,7 @@ def _laid_over(changed: CostSet, costs: CostSet, kernel: Kernel, on: Device) -> 
             latent={**changed.latent, **latent},
             measured=structs.replace(measured, latent=_without(measured.latent, name)),
         )
+    tiles = {DtypeKey(name, kv): kernel.tiles_on(on, kv) for kv in FORMATS}
     costs_of = {kv: kernel.laid_over(costs.attention_cost(on, 128, kv), on, kv) for kv in FORMATS}
     return structs.replace(
         changed,
@@ -144,6 +159,7 @@ def _laid_over(changed: CostSet, costs: CostSet, kernel: Kernel, on: Device) -> 
             measured,
             attention=_without(measured.attention, name),
             lines=_without(measured.lines, name),
+            tiles={**_without(measured.tiles, name), **{key: of for key, of in tiles.items() if of}},
         ),
     )
 
@@ -158,10 +174,3 @@ def out_of_the_box(costs: CostSet, names: Iterable[str], server: str = "vllm") -
     usual = {each.device: each.kernel.name for each in default_choices() if not each.kernel.latent}
     named = ((name, usual[name]) for name in sorted(set(names)) if name in usual and name in costs.attention)
     return tuple(f"{name}={own}" for name, kernel in named if costs.attention[name].kernel == kernel)
-
-
-def kernel_note(costs: CostSet, names: Iterable[str]) -> str:
-    """Return a sentence about the kernels of these devices that the set did not measure; or an empty text."""
-    named = {name: costs.attention[name].kernel for name in sorted(set(names)) if name in costs.attention}
-    kernels = " and ".join(f"{kernel} on {name}" for name, kernel in named.items() if kernel)
-    return kernels and f"decode attention is that of {kernels}; --attention-kernel DEVICE=NAME takes another"

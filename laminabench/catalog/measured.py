@@ -10,12 +10,20 @@ import numpy as np
 from msgspec.structs import astuple, replace
 from numpy.typing import ArrayLike
 
-from laminabench.catalog.cost_keys import ExpertsKey, GemmKey, HeadsKey, LatentKey, LinesKey, OperatorKey
+from laminabench.catalog.cost_keys import (
+    DtypeKey,
+    ExpertsKey,
+    GemmKey,
+    HeadsKey,
+    LatentKey,
+    LinesKey,
+    OperatorKey,
+)
 from laminabench.catalog.cost_terms import NS, US, AttentionTerms, Coefficient, Float64, Origin, PromptTerms
 
 
 class Arrays(msgspec.Struct, frozen=True, eq=False):
-    """Points along an axis, the first field, as further fields have them, and where they are from.
+    """Points along an axis, the first field, with further fields, and their source.
 
     Two are equal if their points are.
     """
@@ -66,7 +74,7 @@ class Grid(msgspec.Struct, frozen=True, eq=False):
 
 
 class AttentionGrids(msgspec.Struct, frozen=True):
-    """Attention of one layer on one worker, seconds: docs/simulator.md ("Measured attention")."""
+    """Attention of one layer on one worker, seconds: docs/simulator-prefill.md ("Measured attention")."""
 
     decode: Grid  # by requests and KV tokens of each
     prompt: Grid  # by tokens of a chunk and those before it
@@ -93,6 +101,10 @@ class AttentionLines(Arrays, frozen=True, eq=False):
         grown = np.maximum(count / self.requests[-1], 1)
         fixed = np.interp(count, self.requests, self.fixed_s) * grown
         return fixed, np.interp(count, self.requests, self.per_token_s)
+
+    def in_tiles(self, of_request: float) -> AttentionLines:
+        """Return lines in requests where these are lines in tiles, and a request has so many."""
+        return replace(self, requests=self.requests / of_request, per_token_s=self.per_token_s * of_request)
 
     def seconds(self, kv_tokens: ArrayLike, requests: ArrayLike) -> Float64:
         fixed, per_token = self.at(requests)
@@ -122,11 +134,6 @@ class MeasuredAttention(msgspec.Struct, frozen=True):
         # Beyond the grid a token takes at least the formula's part of it, in the ratio at the edge.
         per_token = np.minimum(1 / (requests * tokens), self.terms.per_kv_token_s / formula)
         return float((grid.values * per_token).min())
-
-
-# Operators next to the GEMMs, by what their width is: hidden size, heads times head size, feed-forward width,
-# vocabulary. The last is done for each request that gets a token, the others for every row.
-OPERATORS = ("norm", "rotary", "qk_norm", "activation", "embedding", "sampler")
 
 
 Formula = Callable[[Float64, int, int], Float64]  # seconds of a GEMM by rows, n and k
@@ -170,6 +177,8 @@ class Measured(msgspec.Struct, frozen=True):
     lines: Mapping[LinesKey, AttentionLines] = msgspec.field(default_factory=dict)
     latent: Mapping[LatentKey, AttentionLines] = msgspec.field(default_factory=dict)
     experts: Mapping[ExpertsKey, Curve] = msgspec.field(default_factory=dict)
+    # Of named kernels with heads of 128, by tiles in place of requests: as many for each of their KV heads.
+    tiles: Mapping[DtypeKey, AttentionLines] = msgspec.field(default_factory=dict)
 
     def of(self, device: str, dtype: str) -> dict[tuple[int, int], Curve]:
         """Return the matrices of a device, by n and k."""

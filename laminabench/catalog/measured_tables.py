@@ -149,6 +149,7 @@ class Packed(msgspec.Struct):
     experts: list[CurveRow] = []
     lines: list[CurveRow] = []
     latent: list[CurveRow] = []
+    tiles: list[CurveRow] = []
 
 
 def packed(measured: Measured) -> str:
@@ -204,12 +205,8 @@ def unpacked(text: str) -> dict[str, dict[Any, Any]]:
 
 def _short(values: Float64) -> Numbers:
     """Round times to four digits, as they repeat no better; whole numbers are written without a point."""
-    rounded = (_four_digits(value) for value in values.tolist())
+    rounded = (float(f"{value:.4g}" if value < 10000 else f"{value:.0f}") for value in values.tolist())
     return tuple(int(value) if value.is_integer() else value for value in rounded)
-
-
-def _four_digits(value: float) -> float:
-    return float(f"{value:.4g}" if value < 10000 else f"{value:.0f}")
 
 
 # Tables of TOML, in which numbers in a row are one string: short to write and fast to read

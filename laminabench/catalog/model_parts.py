@@ -16,7 +16,7 @@ class Experts:
     count: int
     top_k: int
     intermediate: int
-    shared: int = 0  # width of what every token goes through beside them
+    shared: int = 0  # width of the experts that every token passes in addition
     dense_layers: int = 0  # first ones without experts
     every: int = 1  # of the others one in so many has experts
     groups: int = 1  # of experts, and of how many of them a token's are
@@ -33,7 +33,7 @@ class Latent:
     """MLA: keys and values of all heads are made of one vector a token, which alone is stored."""
 
     kv_rank: int
-    rotary: int  # what is beside it, rotated
+    rotary: int  # size of the rotated part
     nope: int  # of a head's query: what is not rotated
     value: int  # of a head's output
     q_rank: int = 0  # 0 where queries are made of the hidden state at once

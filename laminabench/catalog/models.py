@@ -203,7 +203,7 @@ class ModelShape:
         """Return the weights' elements by place. Learned positions are counted with the embedding.
 
         So are the matrices for relative ones, which no step multiplies by: what they make of the positions
-        can be kept, as it depends on no token.
+        can be cached, as it depends on no token.
         """
         products = self.products()
         matrices = sum(product.elements for product in products)

@@ -10,7 +10,7 @@ from functools import cache
 from laminabench.catalog.entries import Table, packaged, pick
 from laminabench.util.errors import UserError
 
-# Nobody decodes over a slower one, and a layer's transfers have to fit the simulator's clock.
+# A slower one is useless for decoding, and a layer's transfers have to fit the simulator's clock.
 LONGEST_RTT_S = 60.0
 
 # A number and its unit; `in_seconds` takes the two.

@@ -155,7 +155,7 @@ def _source(
     formula: Callable[[], Any],
 ) -> Table:
     origin: Origin = (measured or formula()).origin
-    times = "derived times" if origin.kind == "derived" else "measurements"
+    times = f"{origin.kind} times" if origin.kind in ("derived", "scaled") else "measurements"
     return {
         "term": term,
         "set": costs.name,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-# Four layers have all there is to see: a first slice, two alike, one before the last attention, the last.
+# Four layers show all kinds of slices: the first, two equal ones, the one before the last, the last.
 _SIZES: dict[str, object] = {
     "num_hidden_layers": 4,
     "hidden_size": 512,
@@ -22,7 +22,7 @@ _MOE = _GQA | {"num_experts_per_tok": 2}
 _QWEN_MOE = _MOE | {"num_experts": 4, "moe_intermediate_size": 352}
 _ALTERNATING = {"sliding_window": 256, "layer_types": ["sliding_attention", "full_attention"] * 2}
 _GEMMA = _GQA | {"head_dim": 64}
-# Latent KV, a dense first layer, experts in groups beside a shared one.
+# Latent KV, a dense first layer, experts in groups and a shared one.
 _MLA = _SIZES | {
     "num_key_value_heads": 8,
     "q_lora_rank": 192,

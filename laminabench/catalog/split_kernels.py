@@ -20,9 +20,13 @@ from laminabench.util.errors import UserError
 Wire = Literal["bf16", "fp8"]
 # Of a number that travels; in fp8 with a scale of 4 bytes for 128.
 WIRE_BYTES: Mapping[Wire, float] = {"bf16": 2.0, "fp8": 1 + 4 / 128}
-ExpertKernel = Literal["deepgemm-masked", "megamoe-fp8", "megamoe-fp4"]
-# Format of the experts' weights; the masked products compute the model's own.
-EXPERT_DTYPES: Mapping[str, str] = {"megamoe-fp8": "fp8_block", "megamoe-fp4": "mxfp4"}
+ExpertKernel = Literal["deepgemm-masked", "deepgemm-masked-fp4", "megamoe-fp8", "megamoe-fp4"]
+# Format of the experts' weights, where it is not the model's own.
+EXPERT_DTYPES: Mapping[str, str] = {
+    "megamoe-fp8": "fp8_block",
+    "megamoe-fp4": "mxfp4",
+    "deepgemm-masked-fp4": "mxfp4",
+}
 
 
 # Small kernels of a layer where products get quantised activations: two norms, each with the sum before it
@@ -43,6 +47,8 @@ class SplitKernels(msgspec.Struct, frozen=True):
     experts_bandwidth_efficiency: float
     experts_flops_efficiency: float
     experts_source: str
+    # Hidden size of the measured model, to which the fixed time is in proportion; None: it is constant.
+    experts_hidden: int | None = None
     # Also, where they were given: masked experts on a rank, and DeepEP's two kernels.
     masked_us: float | None = None
     exchange_us: tuple[float, float] | None = None
@@ -96,11 +102,12 @@ def with_split_products(
     kernels: SplitKernels,
     expert_kernel: ExpertKernel | None,
     small_kernels: int,
+    hidden: int,
 ) -> CostSet:
     """Return a cost set whose products get activations that are quantised already, and with these experts.
 
-    `small_kernels` are what a layer of the model has without fusion. Fused experts exchange their tokens:
-    dispatch and combine take no time of their own.
+    `small_kernels` are what a layer of the model has without fusion, `hidden` is its width. Fused experts
+    exchange their tokens: dispatch and combine take no time of their own.
     """
     name, measured = device.name, costs.measured
     gemm, curves, masked = dict(costs.gemm), dict(measured.gemm), dict(costs.masked_experts)
@@ -122,9 +129,10 @@ def with_split_products(
         # As long at all these rows.
         rows = np.array([1.0, 256.0])
         curves[GemmKey(name, dtype, n, k)] = Curve(rows, np.full(2, time * US), given)
-    if expert_kernel and expert_kernel in EXPERT_DTYPES:
+    if expert_kernel and expert_kernel.startswith("megamoe"):
+        width = hidden / kernels.experts_hidden if kernels.experts_hidden else 1.0
         masked[DtypeKey(name, canonical_dtype(EXPERT_DTYPES[expert_kernel]))] = MaskedExpertCost(
-            kernels.experts_us * US,
+            kernels.experts_us * US * width,
             0.0,
             kernels.experts_bandwidth_efficiency,
             kernels.experts_flops_efficiency,
@@ -137,6 +145,8 @@ def with_split_products(
         )
         times = zip(DISPATCH_BYTES, kernels.exchange_us, strict=True)
         dispatch |= {DispatchKey(name, op, 1): DispatchCost(time * US, 0.0, given) for op, time in times}
+    if expert_kernel == "deepgemm-masked-fp4":
+        masked[DtypeKey(name, "mxfp4")] = masked[block]
     return msgspec.structs.replace(
         costs,
         gemm=gemm,

@@ -1,4 +1,4 @@
-"""A step of the model workers, and attention beside it: which terms of a cost set a layer is made of."""
+"""A step of the model workers, and its attention: which terms of a cost set a layer is made of."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from laminabench.catalog.hardware import Device
 from laminabench.catalog.layout import Layout, Split, layout_of
 from laminabench.catalog.models import ModelShape, Place, Product
 from laminabench.catalog.routers import router_seconds
-from laminabench.catalog.routing import ExpertLoad, RoutingCurve, skewed, uniform
+from laminabench.catalog.routing import ExpertLoad, RoutingCurve, sampled, skewed, uniform
 from laminabench.util.errors import UserError
 
 # How tokens choose experts: each as often as any other, some far more often than others, or as measured.
 Routing = Literal["skewed", "uniform"] | RoutingCurve
 # The power laws of the tables that experts were measured by; that of models whose experts are in groups.
 SKEW, SKEW_OF_GROUPS = 1.2, 1.01
-# vLLM computes shared experts beside the routed ones, on a stream of their own, for no more rows than these.
+# vLLM computes shared experts concurrently with the routed ones, on their own stream, up to these rows.
 ROWS_BESIDE = 256
 # What a norm over all heads needs of a token from other workers: the squares of its query and of its key.
 SQUARES_BYTES = 8
@@ -166,7 +166,7 @@ def experts_seconds(
     if masked:
         points = _points(rows)
         local, inter = experts.count / layout.ep, experts.intermediate // layout.expert_tp
-        load = _load(model, layout, points, routing)
+        load = _load_by_token(model, layout, points, routing)
         each = masked.seconds(device, model.hidden, inter, model.expert_dtype, local, *load)
         return model.expert_layers * np.interp(rows, points, each)
     cost = costs.expert_cost(device, model.expert_dtype)
@@ -199,7 +199,7 @@ def _points(tokens: Float64) -> Float64:
 
 
 def _load(model: ModelShape, layout: Layout, tokens: Float64, routing: Routing) -> ExpertLoad:
-    """Return the load of the busiest rank, or of all where they are alike."""
+    """Return the load of the busiest rank, or of all if they are equal."""
     experts = model.experts
     assert experts
     if isinstance(routing, RoutingCurve):
@@ -208,6 +208,15 @@ def _load(model: ModelShape, layout: Layout, tokens: Float64, routing: Routing) 
         return uniform(experts.count, experts.top_k, layout.ep, tokens)
     skew = SKEW if experts.groups == 1 else SKEW_OF_GROUPS
     return skewed(experts.count, experts.top_k, layout.ep, tokens, skew)
+
+
+def _load_by_token(model: ModelShape, layout: Layout, tokens: Float64, routing: Routing) -> ExpertLoad:
+    """Return the load of kernels that were not measured with the loads of a power law themselves."""
+    experts = model.experts
+    assert experts
+    if routing == "skewed" and experts.groups == 1:
+        return sampled(experts.count, experts.top_k, layout.ep, tokens)
+    return _load(model, layout, tokens, routing)
 
 
 def collective_seconds(
@@ -261,7 +270,7 @@ def dispatch_seconds(
     size = np.ceil(rows / layout.tp) * model.experts.top_k * DISPATCH_BYTES[op](model.hidden)
     if cost.ranks:
         points = _points(rows * layout.dp)
-        load = _load(model, layout, points, routing)
+        load = _load_by_token(model, layout, points, routing)
         busiest = load.pairs / (points * model.experts.top_k / layout.ep)
         size = size * np.interp(rows * layout.dp, points, busiest) * cost.share(layout.stage)
     return cost.seconds(size, model.experts.count)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,7 +85,7 @@ def _state(kind: Kind) -> tuple[dict[str, object], str]:
     return {"name": "vllm", "ready": True, **facts, "why_not": None}, line
 
 
-def _versions(facts: dict[str, Any]) -> str:
+def _versions(facts: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
 
 

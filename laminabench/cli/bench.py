@@ -187,7 +187,7 @@ def engine(
 ) -> Report:
     """An iteration of the engine against its GEMMs and its KV reads.
 
-    The model is a LLaMA of 246 M parameters in bfloat16 with made-up weights and KV. Beside its iterations,
+    The model is a LLaMA of 246 M parameters in bfloat16 with made-up weights and KV. Between its iterations,
     in turn: the same matrix products alone, and how fast the memory can be read at all. With --compare model
     worker and attention worker have a core each, and layouts of them take turns, with vLLM if it is named.
     """
@@ -209,7 +209,7 @@ def engine(
     None,
     "Some of auto, shm, verbs, mlx5, softnic, gloo, nccl; those that cannot be used here are skipped. "
     "softnic is a test bench; mlx5 and nccl are not verified on hardware. With --device cuda: shm (unless "
-    "asked for others), mlx5, softnic.",
+    "requested), mlx5, softnic.",
     "shm,verbs,gloo,nccl",
     metavar="LIST",
 )
@@ -335,7 +335,7 @@ def prefill(
     Time between tokens once with a prefill worker, whose KV the attention worker pulls between its other
     work, and once with prompts that the model worker computes in the batch's turn. llama-mini in bfloat16
     with made-up weights, a model worker and an attention worker, one batch. And prompts of 32, 128 and 512
-    tokens one by one and together, beside the same matrix products alone.
+    tokens one by one and together, compared with the same matrix products alone.
     """
     from laminabench.bench.prefill import Offer, default_source, run
 
@@ -369,7 +369,7 @@ def slab(watcher: Watcher, seconds: float) -> Report:  # noqa: ARG001 - it takes
 def traces(watcher: Watcher, csv_rows: int, parquet_rows: int, repeats: int) -> Report:
     """Loading a large CSV and a huge parquet trace.
 
-    The CSV is in Azure's format, and pandas loads it beside us.
+    The CSV is in Azure's format, and pandas loads it for comparison.
     """
     from laminabench.bench.traces import run
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from laminabench.cli.output import Output, reporting
 from laminabench.render.terminal import literal, table
 from laminabench.systems.registry import DEFAULT, LIVE, live_system
 from laminabench.util.errors import UserError
+from laminabench.util.json import JsonObject
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -100,7 +102,7 @@ def measured(
     model: str = MODEL,
     name: str | None = None,
     seconds: float = SECONDS,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Measure, write the set, and return the facts."""
     from laminabench.catalog.cost_file import write_costs
 
@@ -122,7 +124,7 @@ def measured(
     return calibrated.facts
 
 
-def _print(console: Console, facts: dict[str, Any]) -> None:
+def _print(console: Console, facts: Mapping[str, Any]) -> None:
     device, host, network = facts["device"], facts["host"], facts["network"]
     rows = [
         (

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 )
 @click.option("--strict", is_flag=True, help="Gates judge measured ratios without their intervals.")
 @option("--markdown", FILE, "File for the tables as Markdown.")
-@option("--plot", FILE, "Figure of throughput and TBT: .png, .svg or .pdf.")
+@option("--plot", FILE, "Figure of cost against TBT (bars of Runs and grids): .png, .svg or .pdf.")
 @option("--report", FILE, "One HTML page that needs no network: the answer, then its Runs side by side.")
 @reporting
 def compare(
@@ -49,14 +49,19 @@ def compare(
     \b
     laminabench compare runs/lamina runs/vllm
     laminabench compare runs/base-* runs/new-* --fail-on 'throughput<0.95' --fail-on 'tbt_p99>1.1'
+    laminabench compare --trace mine.csv --model llama3-70b --report answer.html
+    laminabench compare --trace mine.csv --model llama3-70b --slo-tbt-ms 60 --slo-ttft-ms 2000 --budget 100
     laminabench compare --equal-cost --trace azure-conv --model llama3-70b
-    laminabench compare --equal-cost --trace mine.csv --model llama3-70b --report answer.html
     laminabench compare --model llama3-70b --deployment lamina=2xh200+4xh20 --equal-cost
     laminabench compare --live '--system vllm --deployment 2xcpu' --live '--system lamina' --trace azure-code
 
-    With RUN: the first is the base of ratios. With --live: replays on this machine alternate, their Runs are
-    kept. Without: every system is replayed (modelled) on every trace with every model and cost set; requests
-    that one of them could never hold are left out for all.
+    With RUN: the first is the base of ratios. With --live: replays on this machine alternate, their Runs
+    are stored. With one --trace and one --model: each system on the cheapest deployment within the limits, as
+    plan finds it, at the trace's arrivals and saturated. With --systems, a --deployment or --equal-cost, or
+    with several traces or models: every system is replayed (modelled) on every trace with every model and cost
+    set; requests that do not fit into one of them are left out for all.
+
+    Exit code 1: a gate failed, or no system meets the limits; the nearest candidate is printed.
     """
     from laminabench.render.report import plotly_script
     from laminabench.render.sheets.compare import print_sheets, write_markdown
@@ -81,12 +86,13 @@ def compare(
     if directory:
         require_new(directory)
     wants_runs = "--out keeps" if directory else "--report shows" if report else ""
-    comparison = _comparison(request, wants_runs, out)
+    with_curves = bool(plot or report or out.as_json or out.as_csv)
+    comparison = _comparison(request, wants_runs, with_curves, out)
     failed = comparison.failures(gates, strict=strict)
     for note in comparison.notes:
         out.note(note)
     if markdown:
-        write_markdown(markdown, list(comparison.sheets()), list(comparison.notes), failed)
+        write_markdown(markdown, list(comparison.sheets()), [*comparison.answer, *comparison.notes], failed)
     if plot:
         comparison.plot().save(plot)
     if directory:
@@ -96,21 +102,21 @@ def compare(
         comparison.write_report(report, title, request.slo_tbt_ms)
         out.note(f"wrote {report}: open it in a browser")
     if directory:
-        out.note(f"Runs are kept in {directory}")
+        out.note(f"Runs are in {directory}")
     result = {
         **comparison.describe(),
         "report": report and str(report),
         "gates": list(map(str, gates)),
         "failed": failed,
     }
-    sheets = list(comparison.sheets())
-    out.result(result, lambda console: print_sheets(console, sheets, comparison.verdicts, failed))
+    sheets = [*comparison.sheets(), *(comparison.curves() if out.as_csv else ())]
+    out.result(result, lambda console: print_sheets(console, sheets, comparison.answer, failed))
     if failed:
         more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
         raise CheckFailedError("gate-failed", f"a gate failed: {failed[0]}{more}")
 
 
-def _comparison(request: CompareRequest, wants_runs: str, out: Output) -> Comparison:
+def _comparison(request: CompareRequest, wants_runs: str, with_curves: bool, out: Output) -> Comparison:
     from laminabench.api.comparing import comparison_of_runs, comparison_of_systems
     from laminabench.runs.read import read_run
     from laminabench.workflows.compare.live import compare_live
@@ -118,7 +124,9 @@ def _comparison(request: CompareRequest, wants_runs: str, out: Output) -> Compar
     from laminabench.workflows.compare.systems import compare_systems
 
     if request.kind == SYSTEMS:
-        return comparison_of_systems(compare_systems(request, out, wants_runs=wants_runs))
+        return comparison_of_systems(
+            compare_systems(request, out, wants_runs=wants_runs, with_curves=with_curves)
+        )
     if request.kind == REPLAYS:
         compared, notes, paths = compare_live(request, _entries(request.live), out)
     else:

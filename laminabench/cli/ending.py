@@ -97,7 +97,7 @@ def open_streams() -> None:
         except OSError:
             # This is the lowest free number: no later file may become stdout.
             os.open(os.devnull, os.O_RDWR)
-    # None where the interpreter found the stream closed.
+    # None if the stream was closed when the interpreter started.
     sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
     sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):

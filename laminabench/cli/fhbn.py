@@ -48,7 +48,7 @@ def render(console: Console, diagnosis: Diagnosis, *, every_gid: bool) -> None:
         console.print()
     elif diagnosis.system.kernel_devices:
         names = ", ".join(diagnosis.system.kernel_devices)
-        console.print(f"RDMA devices of which no more can be told: {literal(names)}", soft_wrap=True)
+        console.print(f"RDMA devices without further information: {literal(names)}", soft_wrap=True)
     else:
         console.print("no RDMA device")
     if every_gid:

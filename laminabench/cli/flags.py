@@ -106,13 +106,17 @@ def request_options(kind: type[Request]) -> Decorator:
         @functools.wraps(command)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             fields = given_in({name: kwargs.pop(name) for name in own}, kind)
-            if kind.SHARED:
-                shared = ReplayRequest(**given_in({name: kwargs.pop(name) for name in kind.SHARED}))
-                shared.require_gaps()
-                fields["replay"] = shared
+            for attribute, source, names in kind.shared():
+                part = source(**given_in({name: kwargs.pop(name) for name in names}, source))
+                if isinstance(part, ReplayRequest):
+                    part.require_gaps()
+                fields[attribute] = part
             return command(*args, request=kind(**fields), **kwargs)
 
-        return with_fields(with_fields(wrapped, kind.SHARED), own, kind)
+        with_shared: Callable[..., Any] = wrapped
+        for _, source, names in kind.shared():
+            with_shared = with_fields(with_shared, names, source)
+        return with_fields(with_shared, own, kind)
 
     return decorated
 

@@ -21,7 +21,7 @@ SECTIONS = {
     "Replaying": {
         "replay": "Replay a trace against a system: throughput, TBT, cost.",
         "sweep": "Replay over a grid of any flags' values; one table of all.",
-        "compare": "Runs side by side; systems at equal cost; gates.",
+        "compare": "Does it pay: systems on your trace; Runs side by side; gates.",
         "sensitivity": "How a comparison depends on each input, and where it flips.",
         "plan": "The deployment that serves a trace cheapest within a limit.",
         "figures": "The papers' figures and tables: published and ours.",
@@ -54,7 +54,7 @@ SECTIONS = {
 EXAMPLES = (
     "laminabench replay --trace azure-conv --system lamina",
     "laminabench sweep --trace azure-code --vary attention-workers=2..8 --vary batches=1,2",
-    "laminabench compare --equal-cost --model llama3-70b",
+    "laminabench compare --trace azure-conv --model llama3-70b",
     "laminabench sensitivity --trace azure-conv --model llama3-70b",
     "laminabench plan --trace azure-conv --slo-tbt-p99-ms 100",
     "laminabench figures fig10",
@@ -79,7 +79,7 @@ EXAMPLES = (
 )
 # The questions that README answers, for a call without a command.
 QUESTIONS = {
-    "Does it pay for me?": "laminabench compare --equal-cost --trace mine.csv --model llama3-70b",
+    "Does it pay for me?": "laminabench compare --trace mine.csv --model llama3-70b",
     "What should I buy?": "laminabench plan --trace mine.csv --model llama3-70b --slo-tbt-p99-ms 100",
     "How good is my server?": "laminabench replay --system openai --url http://127.0.0.1:8000 --model NAME "
     "--trace azure-conv --mode open",
@@ -89,7 +89,10 @@ GUIDE_END = (
     "mine.csv has the columns arrival_s,prompt_tokens,output_tokens; without one, --trace azure-conv.\n"
     "`laminabench --help` lists all commands."
 )
-_PLACES = dict.fromkeys(("hardware", "models", "costs"), "catalogue") | {"import": "import_:import_"}
+_PLACES = dict.fromkeys(("hardware", "models", "costs"), "catalogue") | {
+    "import": "interchange:import_",
+    "export": "interchange",
+}
 
 
 def _print_version(ctx: click.Context, _: click.Parameter, given: bool) -> None:

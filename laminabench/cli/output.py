@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import functools
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import IO, TYPE_CHECKING, Any, ClassVar, cast
@@ -45,8 +47,6 @@ class Output(Listener):
             Output.answered = True
             click.echo(json.dumps(json_safe(data), indent=2, allow_nan=False))
         elif self.as_csv:
-            from laminabench.cli.csv_tables import CsvConsole
-
             console = CsvConsole(sys.stdout)
             render(cast("Console", console))
             console.print_values(json_safe(data))
@@ -77,7 +77,7 @@ class Output(Listener):
     @contextlib.contextmanager
     def watch(self, expected: Expected) -> Iterator[Callable[[Happening], None]]:
         """Show progress with the last seconds' tokens/s and TBT, and a permanent line for each fault."""
-        from laminabench.cli.live_step import LiveStep, sentence_of
+        from laminabench.cli.progress import LiveStep, sentence_of
         from laminabench.util.live_progress import FaultEvent, Moment
 
         step = LiveStep("replaying", "requests", total=expected.requests, expected=expected)
@@ -169,3 +169,51 @@ def _rich_console(stream: IO[str]) -> Console:
     watched = stream.isatty()
     # Explicit, since FORCE_COLOR in the environment would put colours into a pipe.
     return Console(file=stream, highlight=False, force_terminal=watched, width=None if watched else UNLIMITED)
+
+
+_THOUSANDS = re.compile(r"-?\d{1,3}(,\d{3})+(\.\d+)?")
+
+
+class CsvConsole:
+    """A console that writes tables as CSV, with a blank line between two, and drops other text."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream, self._tables = stream, 0
+
+    def print(self, *objects: Any, **how: Any) -> None:  # noqa: ARG002 - rich's signature
+        from rich.table import Table
+
+        for each in objects:
+            if isinstance(each, Table):
+                self._write(each)
+
+    def print_values(self, data: Mapping[str, object]) -> None:
+        """Write the result's values as rows of name and value, if no table was printed."""
+        if not self._tables:
+            rows = csv.writer(self._stream, lineterminator="\n")
+            rows.writerows([("name", "value"), *_values("", data)])
+
+    def _write(self, table: Any) -> None:
+        self._stream.write("\n" if self._tables else "")
+        self._tables += 1
+        rows = csv.writer(self._stream, lineterminator="\n")
+        rows.writerow([_plain(column.header) for column in table.columns])
+        rows.writerows(
+            zip(*([_plain(cell) for cell in column.cells] for column in table.columns), strict=True)
+        )
+
+
+def _values(path: str, value: object) -> Iterator[tuple[str, object]]:
+    """Yield the dotted path and the value of each leaf of a JSON value."""
+    if isinstance(value, Mapping | list):
+        items = value.items() if isinstance(value, Mapping) else enumerate(value)
+        for key, each in items:
+            yield from _values(f"{path}.{key}" if path else str(key), each)
+    else:
+        yield path, value
+
+
+def _plain(cell: Any) -> str:
+    """Return the cell without markup, and a number without separators."""
+    text = cell.plain if hasattr(cell, "plain") else without_markup(str(cell))
+    return text.replace(",", "") if _THOUSANDS.fullmatch(text) else text

@@ -20,7 +20,7 @@ from laminabench.util.errors import Interrupted
 if TYPE_CHECKING:
     from laminabench.workflows.validate.recording import Recording
 
-# All options that leave arrivals as the trace has them.
+# All options that leave the trace's arrivals unchanged.
 OFFERED = ("trace", "model", *(name for name in GROUPS[SERVER] if name != "connections"), *GROUPS[CUTS])
 
 
@@ -68,7 +68,7 @@ def record(target: Path, costs: str | None, out: Output, **flags: Any) -> None:
         request = ReplayRequest(system=SERVER, mode="open", directory=f"{temporary}/run", **options)
         result = run(request, listener=out)
         if result.replayed.interrupted:
-            raise Interrupted("nothing was kept")
+            raise Interrupted("nothing was written")
         result.require_sound()
         recording = replace(read(Path(request.directory or ""), **settings), name=target.stem)
     facts = {"recording": str(target), **_facts(recording)}

@@ -74,7 +74,7 @@ def report(
 
 
 def _require_no_part(target: Path, directories: tuple[Path, ...]) -> None:
-    """Refuse to overwrite a file of a Run; a page beside them in its folder is fine."""
+    """Refuse to overwrite a file of a Run; a page next to them in its folder is fine."""
     from laminabench.runs.format import MANIFEST
     from laminabench.runs.schema import TABLES
 

@@ -16,7 +16,16 @@ from laminabench.requests.replay import ReplayRequest
 from laminabench.util.errors import UserError
 
 # Fields that this request shares with a comparison of many systems.
-_SHARED = ("systems", "deployments", "max_num_seqs", "network", "hosts", "host_async", "equal_cost")
+_SHARED = (
+    "systems",
+    "deployments",
+    "max_num_seqs",
+    "network",
+    "hosts",
+    "host_async",
+    "equal_cost",
+    "slo_tbt_ms",
+)
 _OF_REPLAY = ("price", "power", "price_basis", "attention_kernel")
 
 
@@ -57,10 +66,12 @@ def sensitivity(
     from laminabench.render.sheets.sensitivity import sheet_of, write_csv
     from laminabench.render.static.drawn import check_target
     from laminabench.runs.replace import require_writable
+    from laminabench.systems.modelled.includes import includes_of
     from laminabench.workflows.compare.cells import placed
     from laminabench.workflows.compare.plan import resolve_pair, systems_named
     from laminabench.workflows.replay.run import load
-    from laminabench.workflows.sensitivity.search import sensitivity as answer
+    from laminabench.workflows.sensitivity.search import sensitivity as analyse
+    from laminabench.workflows.sensitivity.verdict import verdict_on
 
     systems = flags["systems"]
     if systems and len(systems_named(systems)) > 2:
@@ -84,7 +95,9 @@ def sensitivity(
     if kinds := kinds_of_prices(pair.devices):
         out.note(f"prices of different kinds are compared ({kinds}); give comparable ones with --price")
     with out.progress("replaying", unit="replays") as progress:
-        analysis = answer(pair, spec.workload, jobs=flags["jobs"], progress=progress)
+        analysis = analyse(pair, spec.workload, jobs=flags["jobs"], progress=progress)
+    judged = verdict_on(analysis, pair, spec.workload.slo_tbt_ms)
+    contents = includes_of((name, each.setup) for name, each in pair.chosen.items())
     era = f"{spec.reading}, " if spec.reading else ""
     where = f"{model.name} on {trace.meta.name}, {era}{costs.name}"
     if plot:
@@ -101,11 +114,12 @@ def sensitivity(
         "trace": trace.meta.name,
         "costs": costs.name,
         "era": spec.reading.era.name if spec.reading else None,
-        "costs_held": costs.held_against,
+        "verdict": judged.describe(),
+        "includes": contents.describe(),
         "dropped": pair.dropped,
         **analysis.row(),
         "plot": str(plot) if plot else None,
     }
-    out.result(
-        result, lambda console: print_sheets(console, [sheet_of(analysis, where, costs.held_against)], (), ())
-    )
+    answer = [*judged.sentences, str(contents)]
+    sheet = sheet_of(analysis, where, sources=out.verbose)
+    out.result(result, lambda console: print_sheets(console, [sheet], answer, ()))

@@ -93,7 +93,7 @@ if TYPE_CHECKING:
     with_fields,
     names=(
         *("max_batched_tokens", "kv_tokens", "kv_overcommit", "dtype", "kv_dtype", "oversubscribe", "ray"),
-        *("instances", "router", "queue"),
+        *("kv_copy", "instances", "router", "queue"),
     ),
 )
 @reporting
@@ -148,6 +148,7 @@ def _setup(flags: Mapping[str, Any], *, verbose: bool) -> ServeSetup:
             network=flags["network"],
             overcommit=flags["kv_overcommit"] or 1.0,
             kv_dtype=flags["kv_dtype"] or "auto",
+            kv_copy=flags["kv_copy"] or "none",
             oversubscribe=bool(flags["oversubscribe"]),
             max_sequences=flags["max_num_seqs"] or local.MAX_SEQUENCES,
             max_batched_tokens=flags["max_batched_tokens"] or live.PROMPT_TOKENS,

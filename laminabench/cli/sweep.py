@@ -36,7 +36,7 @@ MOST_ERRORS = 8
 def sweep(request: SweepRequest, flags: tuple[str, ...], plot: Path | None, out: Output) -> None:
     """Replay a trace once for each combination of values of some flags, and make one table of all.
 
-    Flags are those of `laminabench replay`. Finished points are kept: the same call goes on after an
+    Flags are those of `laminabench replay`. Finished points are stored: the same call continues after an
     interruption.
 
     \b

@@ -178,7 +178,7 @@ def _loaded(points: Sequence[Point], out: Output) -> Mapping[TraceKey, Trace]:
             except UserError as error:
                 raise error.within(f"point {point}") from error
         if note := point.prepared.deployment.describe().get("price_note"):
-            listener.note(note)
+            listener.note(str(note))
     return traces
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -148,7 +149,7 @@ def info(trace: str, plot: Path | None, workload: ReplayRequest, out: Output) ->
     out.result(facts, lambda console: _print_info(console, facts))
 
 
-def _print_info(console: Console, facts: dict[str, Any]) -> None:
+def _print_info(console: Console, facts: Mapping[str, Any]) -> None:
     sources = {"file": "the real trace", "profile": "generated from a profile, not the real trace"}
     name, origin = literal(facts["name"]), literal(facts["origin"])
     console.print(f"[bold]{name}[/bold]  {sources[facts['source']]}: {origin}", soft_wrap=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from laminabench.cli.options import FILE, PATH, option
 from laminabench.cli.output import Output, reporting
 from laminabench.cli.record import set_up_options
 from laminabench.util.errors import CheckFailedError, UserError
+from laminabench.util.json import Json, JsonObject
 from laminabench.util.redact import command_line, line
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ def validate(
     recordings = [packaged_recording(name) for name in names()] if "recorded" in chosen else []
     if own is not None:
         recordings.append(_own(own, costs, settings, save, out))
-    result: dict[str, Any] = {}
+    result: dict[str, Json] = {}
     # This machine's set lacks the devices of the other kinds.
     elsewhere = None if live else costs
     judged = recorded.judged(recordings, elsewhere)
@@ -152,7 +153,7 @@ def validate(
     steps = disaggregation.described(predicted, elsewhere) if predicted else {}
     # Alone they are the object; among others they have a key.
     result |= steps if chosen == {STEPS} else {STEPS: steps} if steps else {}
-    result |= described_board(samples_of(judged, printed, served, predicted))
+    result |= described_board(samples_of(judged, published.with_other_sets(printed), served, predicted))
     if live:
         result |= {
             "twin": [each.describe() for each in live],
@@ -191,14 +192,12 @@ def _audit(path: Path, out: Output) -> None:
     out.result({"audit": rows}, lambda console: print_sheet(console, audit_sheet(steps)))
 
 
-def _described(
-    served: Sequence[Judged], fit_on: str | None, costs: str | None, out: Output
-) -> dict[str, Any]:
+def _described(served: Sequence[Judged], fit_on: str | None, costs: str | None, out: Output) -> JsonObject:
     """Describe predicted loads, and how those of other devices come out with hosts fitted to one."""
     from laminabench.workflows.validate import judges, serving
     from laminabench.workflows.validate.refit import refit
 
-    described: dict[str, Any] = {
+    described: dict[str, Json] = {
         "groups": [group.describe() for group in serving.grouped(served)],
         "standings": [each.describe() for each in judges.standings(served)],
         "points": [each.describe() for each in served],
@@ -283,14 +282,14 @@ def _calibrated(folder: Path, out: Output) -> Iterator[tuple[str, str]]:
 
 
 def _own(
-    path: Path, costs: str | None, settings: dict[str, Any], save: Path | None, out: Output
+    path: Path, costs: str | None, settings: Mapping[str, Any], save: Path | None, out: Output
 ) -> Recording:
     from laminabench.workflows.validate.recording import read
 
     given = {name: value for name, value in settings.items() if value is not None}
     recording = read(path, **given, **({"costs": costs} if costs else {}))
     if why := recording.about.get("prefixes"):
-        out.note(f"which prompts begin alike is {why}; none is found in a cache")
+        out.note(f"which prompts share a prefix is {why}; none hits the prefix cache")
     if save is not None:
         recording.write(save)
         out.note(f"wrote {save}")
@@ -299,7 +298,7 @@ def _own(
 
 def _keep(
     folder: Path,
-    result: dict[str, Any],
+    result: Mapping[str, Any],
     judged: Any,
     served: Sequence[Judged],
     steps: Sequence[Predicted],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import UTC, datetime
-from typing import Any
 
 import numpy as np
 
@@ -71,7 +70,7 @@ def _summary(calls: Calls, info: RunInfo) -> Table:
 
 
 def _lengths(calls: Calls) -> Table:
-    """Return prompt and output lengths as aiperf's configuration has them."""
+    """Return prompt and output lengths in the form of aiperf's configuration."""
     columns = {"isl": calls.prompt_tokens, "osl": calls.output_tokens}
     return {
         name: {"mean": max(1.0, float(column.mean())), "stddev": float(column.std())}
@@ -82,13 +81,11 @@ def _lengths(calls: Calls) -> Table:
 def _errors(calls: Calls) -> list[Table]:
     """Count the errors."""
     failed = Counter(
-        (str(error) or "unfinished", int(code)) for error, code, done in _fates(calls) if not done
+        (str(error) or "unfinished", int(code))
+        for error, code, done in zip(calls.error, calls.status_code, calls.done, strict=True)
+        if not done
     )
     return [{"error_details": _error(*each, False), "count": count} for each, count in failed.items()]
-
-
-def _fates(calls: Calls) -> list[tuple[Any, Any, Any]]:
-    return list(zip(calls.error, calls.status_code, calls.done, strict=True))
 
 
 def _error(why: str, code: int, cancelled: bool) -> Table:

@@ -38,7 +38,7 @@ _ENDS = {"successful": DONE, "errored": FAILED, "incomplete": UNFINISHED}
 _CLOSED, _AT_ONCE = ("concurrent", "synchronous"), ("throughput",)
 EVEN = (
     "guidellm keeps when the first and the last token of an answer came, and not when those between did: "
-    "they are dealt evenly, so TBT and ITL are means of a request here, and no stall is seen"
+    "they are dealt evenly, so TBT and ITL are means of a request here, and stalls are not visible"
 )
 
 
@@ -86,7 +86,7 @@ def _benchmark(benchmark: Table, document: Table, number: int, where: str) -> Be
     notes = [] if len(calls.pieces.at_s) == len(calls) else [EVEN]
     if not complete:
         notes.append(
-            f"the summary of {where} leaves out warm-up and cool-down, so it is not held against its requests"
+            f"the summary of {where} leaves out warm-up and cool-down, so its requests cannot check it"
         )
     return Benchmark(
         tool=NAME,

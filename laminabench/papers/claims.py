@@ -153,9 +153,9 @@ class Statement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     entered: bool = False
     fitted: bool = False
     id: str = ""  # for whatever needs the published value
-    each: tuple[dict[str, Any], ...] = ({},)  # a claim for each row: fields, and words for the templates
+    each: tuple[Mapping[str, Any], ...] = ({},)  # a claim for each row: fields, and words for the templates
     case: str = ""  # the name of a computed value that chooses some of `cases`, which are other fields
-    cases: dict[str, dict[str, Any]] = {}
+    cases: Mapping[str, Mapping[str, Any]] = {}
 
     def __post_init__(self) -> None:
         for _ in (self.replaced(fields) for fields in (*self.each, *self.cases.values())):

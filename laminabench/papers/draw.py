@@ -51,7 +51,7 @@ class Data(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Return the rows that are shown."""
         return select(frames[self.of], self.where)
 
-    def groups(self, frame: pd.DataFrame) -> Iterator[tuple[dict[str, Any], pd.DataFrame]]:
+    def groups(self, frame: pd.DataFrame) -> Iterator[tuple[dict[str, Scalar], pd.DataFrame]]:
         """Yield each group's values and rows."""
         if not self.by:
             yield {}, frame
@@ -459,7 +459,7 @@ class Plot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
         if self.legend is None:
             return
-        handles: dict[str, Any] = {}
+        handles: dict[str, object] = {}
         for here in axes:
             for handle, label in zip(*here.get_legend_handles_labels(), strict=True):
                 handles.setdefault(label, handle)

@@ -14,10 +14,20 @@ from laminabench.render.charts.chart import Chart
 from laminabench.render.charts.timeline import default_window_s
 from laminabench.render.html import Markup, document, joined, script_data, sentences, sheet_table, tag
 from laminabench.render.model import Sheet, listed
-from laminabench.render.sections import drawn, opening, origins, run_keys, section, timeline
+from laminabench.render.sections import (
+    Section,
+    curves_of,
+    drawn,
+    opening,
+    origins,
+    run_keys,
+    section,
+    timeline,
+)
 from laminabench.render.shown import Shown, caveats
 from laminabench.util.atomic import replacing
 from laminabench.util.errors import UserError
+from laminabench.workflows.compare.curves import curve_of_run
 
 
 class Lead(NamedTuple):
@@ -26,10 +36,12 @@ class Lead(NamedTuple):
     verdicts: Sequence[str]
     sheets: Sequence[Sheet]
     notes: Sequence[str]
+    picture: Section | None = None  # else the Runs' own
 
-    def html(self) -> Markup:
+    def html(self, picture: Section | None) -> Markup:
         paragraphs = (tag("p", each, class_="verdict") for each in self.verdicts)
-        return section("Answer", *paragraphs, *map(sheet_table, self.sheets), sentences(self.notes))
+        inside = picture.inside if picture else ""
+        return section("Answer", *paragraphs, inside, *map(sheet_table, self.sheets), sentences(self.notes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +51,7 @@ class Report:
     window_s: tuple[float, float]
     caveats: list[str]
     lead: Lead | None = None
+    picture: Section | None = None  # opens the page
 
 
 def report(
@@ -49,7 +62,8 @@ def report(
 ) -> Report:
     """Make the report of these Runs; title and window default to theirs."""
     names = listed([each.name for each in runs])
-    return Report(title or names, runs, window_s or default_window_s(runs), caveats(runs), lead)
+    picture = (lead and lead.picture) or curves_of(runs, (curve_of_run(each.run) for each in runs))
+    return Report(title or names, runs, window_s or default_window_s(runs), caveats(runs), lead, picture)
 
 
 def write_page(content: Report, target: Path) -> int:
@@ -86,7 +100,11 @@ def _body(content: Report) -> tuple[list[Chart], Markup]:
         *timeline(runs, content.window_s),
         origins(runs),
     ]
-    main = tag("main", content.lead.html() if content.lead else "", *(each.html() for each in sections))
+    picture, lead = content.picture, content.lead
+    first = lead.html(picture) if lead else picture.html() if picture else ""
+    main = tag("main", first, *(each.html() for each in sections))
+    if picture:
+        sections.insert(0, picture)
     charts = [chart for each in sections for chart in each.charts]
     return charts, joined((_header(content), main, _footer()))
 

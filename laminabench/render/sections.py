@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from laminabench.render.charts.breakdown import cost_charts, time_charts
 from laminabench.render.charts.chart import Chart
+from laminabench.render.charts.cost import cost_chart
 from laminabench.render.charts.latency import attainment_chart, cdf_chart, first_token_chart
 from laminabench.render.charts.memory import memory_charts
 from laminabench.render.charts.over_time import charts as charts_over_time
 from laminabench.render.charts.timeline import timeline_chart
 from laminabench.render.html import Markup, joined, sheet_table, tag
+from laminabench.render.sheets.curves import curves_sheet
 from laminabench.render.sheets.replay import fault_sheet
 from laminabench.render.sheets.runs import cards, client_sheets, comparison, provenance, swatch
 from laminabench.render.shown import Shown
+from laminabench.workflows.compare.curves import Curve
 
+# More curves would take long to replay.
+MOST_CURVES = 6
 # A page shows the first faults only; run.json has all.
 _MOST_FAULTS = 50
 
@@ -67,6 +72,23 @@ def timeline(runs: Sequence[Shown], window_s: tuple[float, float]) -> Iterator[S
     if not all(each.client_only for each in runs):
         lanes = [timeline_chart(runs, window_s)]
         yield Section("Timeline", grid(lanes, wide=True), lanes)
+
+
+def curves(named: Sequence[tuple[str, Curve]], slo_tbt_ms: float) -> Section:
+    """Return cost against time between tokens, with its points as a table."""
+    chart = cost_chart(named, slo_tbt_ms)
+    points = sheet_table(curves_sheet(named))
+    details = tag("details", tag("summary", "Points of the curves"), points)
+    return Section("Cost and speed", joined((grid([chart], wide=True), details)), [chart])
+
+
+def curves_of(runs: Sequence[Shown], some: Iterable[Curve | None]) -> Section | None:
+    """Return the section of the first Runs' curves; None for a single Run, or without curves."""
+    if len(runs) < 2:
+        return None
+    pairs = zip(runs[:MOST_CURVES], some, strict=False)
+    named = [(each.name, curve) for each, curve in pairs if curve is not None]
+    return curves(named, runs[0].slo.tbt_ms) if named else None
 
 
 def origins(runs: Sequence[Shown]) -> Section:

@@ -14,8 +14,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from laminabench.systems.registry import colours
-
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
@@ -31,7 +29,6 @@ BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, YELLOW = (
 Looks = dict[str, Any]
 
 CYCLE = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY)
-SYSTEM_COLOURS = colours()
 INK, PAPER, RULE, PUBLISHED = "#1f2328", "#ffffff", "#d0d4d9", "#6e7781"
 # Background of text in a picture, which hides grid lines.
 OVER_GRID: dict[str, object] = {"facecolor": PAPER, "edgecolor": "none", "pad": 1}
@@ -95,30 +92,9 @@ def sheet(
     return figure, figure.subplots(rows, columns, **options)
 
 
-def powers_of_two(axes: Axes) -> None:
-    """Label an axis of batches or lengths that double."""
-    axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_formatter("{x:.0f}")
-
-
-def published_line(axes: Axes, value: float, words: str, *, vertical: bool = False) -> None:
-    """Draw a paper's value as a dotted grey line."""
-    if vertical:
-        axes.axvline(value, color=PUBLISHED, lw=1, ls=":", label=words)
-    else:
-        axes.axhline(value, color=PUBLISHED, lw=1, ls=":", label=words)
-
-
 def published_band(axes: Axes, low: float, high: float, words: str) -> None:
     """Draw a paper's range as a grey band."""
     axes.axhspan(low, high, facecolor=PUBLISHED, alpha=0.18, lw=0, label=words)
-
-
-def no_legend(axes: Axes) -> None:
-    """Remove the legend that seaborn adds to each axes: the figure has one for all."""
-    legend = axes.get_legend()
-    if legend is not None:
-        legend.remove()
 
 
 def foot(figure: Figure, words: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from laminabench.render.format import plain
+from laminabench.systems.includes import INCLUDES
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -54,6 +55,14 @@ def table(titles: Sequence[str], rows: Iterable[Iterable[str]] = (), **how: Any)
     for row in rows:
         drawn.add_row(*row)
     return drawn
+
+
+def print_answer(console: Console, lines: Sequence[str]) -> None:
+    """Print an answer that can be read aloud, what it includes, and an empty line."""
+    for text in map(literal, filter(None, lines)):
+        console.print(text if text.startswith(INCLUDES) else f"[bold]{text}[/bold]", soft_wrap=True)
+    if lines:
+        console.print("", soft_wrap=True)
 
 
 def print_sheet(console: Console, sheet: Sheet) -> None:

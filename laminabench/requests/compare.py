@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from msgspec import Meta
 
 from laminabench.requests.fields import Count, Milliseconds, Request, flag_key
+from laminabench.requests.plan import PlanRequest
 from laminabench.requests.replay import (
     CUTS,
     GROUPS,
@@ -34,6 +35,13 @@ TRACES = ("azure-conv", "azure-code", "kimi-conv", "kimi-ta")
 TOLERANCE, ROUNDS = 0.1, 3
 NEITHER, BOTH = "neither", "both"
 
+# Options that set what is compared: with any of them no deployment is chosen.
+_SIDES = {
+    *("deployments", "equal_cost", "equal_power", "eras", "hosts", "host_async", "max_num_seqs"),
+    *("concurrency", "admission", "instances", "router", "queue"),
+}
+_PREFILL = (None, "off", "colocated")
+
 _NAMES = {"deployments": "deployment", "eras": "era", "hosts": "host"}
 
 
@@ -46,9 +54,9 @@ class CompareRequest(
 ):
     """Every option of a comparison."""
 
-    # Options of all replays, which mean the same as for one.
-    SHARED: ClassVar = (
-        *(
+    SHARED: ClassVar = {
+        # Options of all replays, which mean the same as for one.
+        "replay": (
             "mode",
             "concurrency",
             "admission",
@@ -58,9 +66,11 @@ class CompareRequest(
             "router",
             "queue",
             "attention_kernel",
+            *("price", "power", "price_basis", *GROUPS[CUTS]),
         ),
-        *("price", "power", "price_basis", *GROUPS[CUTS]),
-    )
+        # Options of a plan, which chooses the deployments.
+        "plan": ("budget", "power_budget", "most_devices", "slo_queueing_p99_s"),
+    }
 
     trace: Annotated[
         tuple[str, ...],
@@ -88,7 +98,8 @@ class CompareRequest(
     systems: Annotated[
         str | None,
         hardware_option(
-            "Systems; the first one's price, or power, is the reference. lamina,vllm by default.",
+            "Systems; the first one's price, or power, is the reference. lamina,vllm by default; all where "
+            "deployments are chosen.",
             (SYSTEMS,),
             common=True,
             metavar="A,B,...",
@@ -97,7 +108,8 @@ class CompareRequest(
     deployments: Annotated[
         tuple[str, ...],
         hardware_option(
-            "Repeatable, as lamina=2xh100+4xh20, of several instances A,B; the papers' by default.",
+            "Repeatable, as lamina=2xh100+4xh20, of several instances A,B; the papers' by default, of one "
+            "model on one trace the cheapest that plan finds.",
             (SYSTEMS,),
             common=True,
             metavar="SYSTEM=DEPLOYMENT",
@@ -149,7 +161,7 @@ class CompareRequest(
     devices: Annotated[
         str | None,
         hardware_option(
-            "Devices to choose from at equal cost or power; the deployments' by default.",
+            "Devices to choose from; at equal cost or power the deployments', else plan's by default.",
             (SYSTEMS,),
             metavar="A,B,...",
         ),
@@ -157,12 +169,17 @@ class CompareRequest(
     slo_tbt_ms: Annotated[
         Milliseconds | None,
         workload_option(
-            "One limit of TBT for all; each Run's own, or 100, by default.", common=True, unit="ms"
+            "One limit of TBT for all; each Run's own, or 100, by default. Of the 99th percentile, where "
+            "deployments are chosen.",
+            common=True,
+            unit="ms",
         ),
     ] = None
     slo_ttft_ms: Annotated[
         Milliseconds | None,
-        workload_option("One limit of TTFT for all, with prompts; each Run's own by default.", unit="ms"),
+        workload_option(
+            "One limit of TTFT for all, with prompts; each Run's own by default.", common=True, unit="ms"
+        ),
     ] = None
     base: Annotated[
         str | None,
@@ -203,11 +220,28 @@ class CompareRequest(
     ] = None
     runs: tuple[str, ...] = ()
     replay: ReplayRequest = ReplayRequest()
+    plan: PlanRequest = PlanRequest()
 
     @property
     def kind(self) -> Kind:
         """The kind of things compared."""
         return RUNS if self.runs else REPLAYS if self.live else SYSTEMS
+
+    @property
+    def planned(self) -> bool:
+        """Whether deployments are chosen as a plan does: for one model on one trace, if nothing sets them."""
+        if self.kind != SYSTEMS or len(self.trace) != 1 or len(self.model) != 1 or self._sets_sides():
+            return False
+        return self.systems is None or bool(self.plan.set_fields())
+
+    def _sets_sides(self) -> str:
+        """Return the first option that describes systems or deployments, or an empty text."""
+        replay = self.replay
+        set_fields = (*self.set_fields(), *replay.set_fields())
+        flags = [field.flag for field in set_fields if field.name in _SIDES]
+        # Values that no plan has.
+        flags += ["--mode"] * (replay.mode == "closed") + ["--prefill"] * (replay.prefill not in _PREFILL)
+        return flags[0] if flags else ""
 
     @property
     def equal(self) -> Literal["cost", "power"] | None:
@@ -227,17 +261,22 @@ class CompareRequest(
             if takes and kind not in takes:
                 why = "Runs, and none is given" if takes == (RUNS,) else _WHY_NOT[kind]
                 raise _not_applicable(field.flag, why)
-        shared = [field for field in self.replay.set_fields() if field.name in self.SHARED]
-        if kind == RUNS and shared:
+        chosen = self.plan.set_fields()
+        if kind == RUNS and (shared := [*self.replay.set_fields(), *chosen]):
             raise _not_applicable(shared[0].flag, _WHY_NOT[kind])
+        if chosen and not self.planned:
+            other = "--live" if kind == REPLAYS else self._sets_sides()
+            why = f"with {other} nothing is" if other else "that takes one --model and one --trace"
+            raise _not_applicable(chosen[0].flag, f"deployments that are chosen, and {why}")
         if self.equal_cost and self.equal_power:
             raise UserError(
                 "compare-equal-both",
                 "--equal-cost and --equal-power: deployments are chosen by one of them; give either",
             )
-        if self.equal is None and (self.tolerance is not None or self.devices is not None):
+        devices = self.devices is not None and not self.planned
+        if self.equal is None and (self.tolerance is not None or devices):
             flag = "--devices" if self.tolerance is None else "--tolerance"
-            raise _not_applicable(flag, "--equal-cost or --equal-power, which are not asked for")
+            raise _not_applicable(flag, "--equal-cost or --equal-power, which are not given")
 
 
 def _not_applicable(flag: str, why: str) -> UserError:

@@ -53,7 +53,7 @@ class Option:
     opposite: bool = False  # of a switch: --no-NAME is one too
     required: bool = False
     kind: Literal["", "file", "folder", "window"] = ""  # of a text: a window is written A:B, in seconds
-    words: tuple[str, ...] = ()  # allowed beside a number; one that ends in a colon is continued
+    words: tuple[str, ...] = ()  # allowed in place of a number; one that ends in a colon is continued
     reach: Reach | None = None  # None only where the type has no free text, so that it reaches nothing
 
     @property
@@ -112,8 +112,15 @@ class Field:
 class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A declarative request: every field is `Annotated[type, Option(...)]`."""
 
-    # Fields of a replay that mean the same here.
-    SHARED: ClassVar[tuple[str, ...]] = ()
+    # Fields of other requests that mean the same here, by the attribute that has such a request.
+    SHARED: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+
+    @classmethod
+    def shared(cls) -> Iterator[tuple[str, type[Request], tuple[str, ...]]]:
+        """Yield each attribute that has another request, with its type and the fields taken from it."""
+        kinds = {each.name: each.type for each in msgspec.structs.fields(cls)}
+        for attribute, names in cls.SHARED.items():
+            yield attribute, kinds[attribute], names
 
     @classmethod
     def fields(cls) -> Mapping[str, Field]:
@@ -171,13 +178,13 @@ def flag_key(name: str) -> str:
     return "out" if name == "directory" else name.replace("_", "-")
 
 
-def require_known(names: Iterable[str], known: Iterable[str], where: str, what: str = "has") -> None:
+def require_known(names: Iterable[str], known: Iterable[str], where: str) -> None:
     """Raise a UserError for a name that no field has."""
     known = list(known)
     for name in names:
         if name not in known:
             raise UserError(
-                "replay-key-unknown", f"{where} {what} '{name}', which is not known; {nearest(name, known)}"
+                "replay-key-unknown", f"{where} has '{name}', which is not known; {nearest(name, known)}"
             )
 
 

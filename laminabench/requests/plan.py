@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, get_args
 
 from laminabench.requests.fields import Count, Positive, Request, flag_key
 from laminabench.requests.replay import (
@@ -16,12 +16,15 @@ from laminabench.requests.replay import (
 
 PlanMode = Literal["saturate", "open"]
 PlanPrefill = Literal["off", "colocated", "pool", "any"]
+# What a winner can be written as.
+Emitted = Literal["vllm", "dynamo", "llm-d"]
+EMITTED: tuple[Emitted, ...] = get_args(Emitted)
 
 
 class PlanRequest(Request, frozen=True, kw_only=True, forbid_unknown_fields=True, rename=flag_key):
     """Every option of a plan."""
 
-    SHARED: ClassVar = ("price", "power", "price_basis", "attention_kernel", *GROUPS[CUTS])
+    SHARED: ClassVar = {"replay": ("price", "power", "price_basis", "attention_kernel", *GROUPS[CUTS])}
 
     trace: Annotated[
         str, workload_option("Catalogue name, imported name or file.", required=True, common=True)

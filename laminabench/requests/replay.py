@@ -186,8 +186,8 @@ class ReplayRequest(Request, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         ),
     ] = None
     expert_kernel: Annotated[
-        Literal["deepgemm-masked", "megamoe-fp8", "megamoe-fp4"] | None,
-        hardware_option("Experts apart from attention: masked products, or fused with exchange.", _SPLIT),
+        Literal["deepgemm-masked", "deepgemm-masked-fp4", "megamoe-fp8", "megamoe-fp4"] | None,
+        hardware_option("Experts separate from attention: masked products, or fused with exchange.", _SPLIT),
     ] = None
     wire: Annotated[
         Literal["bf16", "fp8"] | None,
@@ -199,6 +199,14 @@ class ReplayRequest(Request, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             "KV capacity as a multiple of device memory; the rest is paged to the host.",
             ("lamina", LIVE_LAMINA),
             unit="x",
+        ),
+    ] = None
+    kv_copy: Annotated[
+        Literal["none", "host", "worker", "disk"] | None,
+        hardware_option(
+            "Second copy of KV, for when an attention worker is lost: in host memory, on the next attention "
+            "worker, or, live, on disk; none by default.",
+            ("lamina", LIVE_LAMINA),
         ),
     ] = None
     host: Annotated[

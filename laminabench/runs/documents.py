@@ -65,7 +65,7 @@ def read(directory: Path, kind: Kind, schema: type[Document]) -> Document:
         )
     facts = unsealed(document)
     if facts is None:
-        why = "it is not what its checksum is of (who changed it on purpose takes crc32 out)"
+        why = "it is not what its checksum is of (if you changed it on purpose, remove crc32)"
         raise kind.damaged(path, why)
     try:
         return msgspec.convert(facts, schema)

@@ -11,6 +11,7 @@ from typing import Any
 
 from laminabench.util import safe_parse
 from laminabench.util.errors import UserError
+from laminabench.util.json import JsonObject
 
 FORMAT = "laminabench-run"
 # The newest version. A change that older readers would misread needs a new one; a Run without such a feature
@@ -37,7 +38,7 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def sealed(facts: Mapping[str, Any]) -> dict[str, Any]:
+def sealed(facts: Mapping[str, Any]) -> JsonObject:
     """Add a checksum, so that one flipped bit is an error and not another result."""
     return {**facts, "crc32": _sum_of(facts)}
 

@@ -62,7 +62,7 @@ class Damage:
         if self.copy is None:
             return f"the last record of {self.path} is not whole ({self.size:,} bytes) and was cut off"
         return (
-            f"{self.path} is damaged at byte {self.at_byte:,}: it is gone on with from the record before; "
+            f"{self.path} is damaged at byte {self.at_byte:,}: the replay continues from the record before; "
             f"{self.behind:,} whole records behind it cannot be used, the file as it was is {self.copy}"
         )
 

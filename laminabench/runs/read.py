@@ -66,7 +66,7 @@ def read_run(directory: Path) -> Run:
         tables["iterations"],
         tables["stints"],
         no_timeline(),
-        # null is unknown, as the busy time of a server seen only from outside.
+        # null is unknown, as the busy time of a server observed only from outside.
         replica_busy_s=np.asarray(totals.replica_busy_s, np.float64),
         attention_busy_s=math.nan if totals.attention_busy_s is None else totals.attention_busy_s,
         end_s=totals.end_s,
@@ -104,7 +104,7 @@ def read_manifest(directory: Path) -> Manifest:
             f"{FORMAT_VERSION}; upgrade laminabench",
         )
     if unsealed(document) is None:
-        why = "it is not what its checksum is of (who changed it on purpose takes crc32 out)"
+        why = "it is not what its checksum is of (if you changed it on purpose, remove crc32)"
         raise _damaged(path, why)
     try:
         # Two kinds of summary without a tag: only a client's has attempts.

@@ -42,8 +42,8 @@ ITERATIONS = (
     Column("size", COUNT, "requests in it that get a token, one each"),
     Column("joined", COUNT, "of these, the ones that were not in the iteration before"),
     Column("kv_tokens", NUMBER, "KV tokens read"),
-    Column("model_s", SECONDS, "time of model slices, all layers; null where the workers are gone"),
-    Column("attention_s", SECONDS, "time of attention, all layers; null where the workers are gone"),
+    Column("model_s", SECONDS, "time of model slices, all layers; null if the workers were lost"),
+    Column("attention_s", SECONDS, "time of attention, all layers; null if the workers were lost"),
     Column("network_s", SECONDS, "time of transfers, all layers; unknown in a live run"),
     Column("host_s", SECONDS, "time of the host before the first slice"),
 )
@@ -55,7 +55,7 @@ STINTS = (
     Column("first_iteration", NUMBER, "of this batch"),
     Column("last_iteration", NUMBER, "of this batch"),
 )
-# Only for a replay seen from outside: pieces of streams, in order of arrival.
+# Only for a replay observed from outside: pieces of streams, in order of arrival.
 CHUNKS = (
     Column("request", NUMBER, "row of the request in requests.parquet"),
     Column("at_s", SECONDS, "when the client had it"),
@@ -70,7 +70,7 @@ CALLS = (
     Column("status_code", COUNT, "of the answer to its last attempt"),
     Column("prompt_counted", NUMBER, "prompt tokens, as the server says"),
     Column("completion_counted", NUMBER, "tokens made, as the server says"),
-    Column("even", FLAG, "nobody said how many tokens a chunk has, or when each came: all were dealt evenly"),
+    Column("even", FLAG, "the tokens per chunk, or their times, are unknown: they were spread evenly"),
     Column("error", TEXT, "why it failed, empty if it did not"),
 )
 # Only for boards that map heads to two memories: a row an iteration, in order, with the state of its board's
@@ -90,7 +90,7 @@ MEMORY = (
     Column("moved_bytes", NUMBER, "moved from one side to the other before the iteration"),
     Column("compacted_bytes", NUMBER, "KV copied within a side before it, so that fewer pages hold it"),
     Column("moving_s", SECONDS, "how long moving and copying that takes"),
-    Column("hidden_s", SECONDS, "what of it could pass behind the iteration before, while LPDDR was idle"),
+    Column("hidden_s", SECONDS, "the part that could overlap the previous iteration, while LPDDR was idle"),
     Column("hbm_busy_s", SECONDS, "the HBM side computing or reading"),
     Column("lpddr_busy_s", SECONDS, "the LPDDR side computing or reading"),
 )

@@ -106,7 +106,7 @@ class Window(Facts, frozen=True, kw_only=True):
 
     @property
     def fell_back(self) -> bool:
-        """Whether this is the full run for want of a steady window."""
+        """Whether this is the full run because there is no steady window."""
         return self.kind == "whole_run"
 
 

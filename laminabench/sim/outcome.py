@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,7 +44,7 @@ class Outcome:
     # due_s sent_s headers_s attempts status_code prompt_counted completion_counted even error; NaN or -1
     # where it never came to that. One row a request, in the trace's order.
     calls: Columns | None = None
-    # What a board's memories hold, as runs/schema.py has it: one row an iteration, in their order.
+    # What a board's memories hold, as in runs/schema.py: one row an iteration, in their order.
     memory: Columns | None = None
     # How many batches each instance has, where there are several.
     instance_batches: tuple[int, ...] = (1,)
@@ -53,10 +54,10 @@ class Outcome:
     pool_engines: int | None = None  # of all instances, those that never had anything to do included
     # request at_s gap_s: before tokens whose gap `iterations` and `stints` do not tell.
     gaps: Columns | None = None
-    # What iterations come to where their rows are not kept, over the whole run: gap_s and gap_tokens, how
+    # Sums of iterations if their rows are not stored, over the whole run: gap_s and gap_tokens, how
     # many tokens came so long after the one before, to a thousandth; and iterations, tokens, prompt_tokens,
     # duration_s, model_s, attention_s, network_s, host_s, waiting_s and overlapped_s, each once a token.
-    tally: dict[str, Any] | None = None
+    tally: Mapping[str, Any] | None = None
     # prompt_tokens: what an iteration computed of prompts, one row each; None where they were there already.
     prompts: Columns | None = None
 

@@ -18,6 +18,7 @@ from laminabench.runs.summary import Summary
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.simulate import Offered
 from laminabench.sim.spec import Mode
+from laminabench.systems.includes import Includes
 from laminabench.systems.policy import priority_of
 from laminabench.traces.table import Trace
 from laminabench.util.errors import CodedError, UserError
@@ -73,12 +74,12 @@ class Workload:
 
 
 class Named(Protocol):
-    """A model, as a Run's manifest has it."""
+    """Describe a model for a Run's manifest."""
 
     @property
     def name(self) -> str: ...
 
-    def describe(self) -> dict[str, Any]: ...
+    def describe(self) -> JsonObject: ...
 
 
 class Hardware(Protocol):
@@ -90,7 +91,7 @@ class Hardware(Protocol):
     @property
     def power_w(self) -> float | None: ...
 
-    def describe(self) -> dict[str, Any]: ...
+    def describe(self) -> JsonObject: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,7 @@ class Replayed:
     summary: Summary
     coefficients: Sequence[JsonObject] = ()  # what modelled times are computed from
     costs_set: str | None = None
-    costs_held: str | None = None  # how far off they were where they were held against measurements
+    includes: Includes | None = None  # in modelled numbers
     simulation_s: float | None = None
     files: Mapping[str, bytes] = field(default_factory=dict)  # logs and the like that the Run keeps, by name
     partial: Partial | None = None  # why it ended before the trace did, if it did

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 from laminabench.sim.simulate import Priority
-from laminabench.systems import own
 from laminabench.traces.table import Trace
 from laminabench.util.errors import UserError
 
@@ -39,7 +42,7 @@ def _own(name: str, trace: Trace, slo_tbt_s: float) -> Priority:
         raise UserError(
             "policy-unknown", f"--policy {name}: known are {', '.join(BUILT_IN)}, or your own as module:Class"
         )
-    method: Callable[[int], float] = own.made("policy-failed", "--policy", name, "priority", trace, slo_tbt_s)
+    method: Callable[[int], float] = made("policy-failed", "--policy", name, "priority", trace, slo_tbt_s)
 
     def key(request: int) -> int:
         try:
@@ -56,3 +59,18 @@ def _own(name: str, trace: Trace, slo_tbt_s: float) -> Priority:
         return answer
 
     return key
+
+
+def made(code: str, flag: str, name: str, method: str, *arguments: Any) -> Any:
+    """Return the method of an instance made with these arguments; raise a UserError if there is none."""
+    module_name, _, class_name = name.partition(":")
+    try:
+        # As `python -m` does: the user's own module is in the folder they stand in.
+        sys.path.insert(0, str(Path.cwd()))
+        try:
+            one: Any = getattr(importlib.import_module(module_name), class_name)(*arguments)
+        finally:
+            sys.path.pop(0)
+        return getattr(one, method)
+    except (Exception, SystemExit) as error:
+        raise UserError(code, f"{flag} {name}: {type(error).__name__}: {error}") from error

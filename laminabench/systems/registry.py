@@ -11,7 +11,7 @@ from laminabench.catalog.costs import CostSet
 from laminabench.catalog.deployment import Deployment, parse_deployment
 from laminabench.catalog.hardware import Device
 from laminabench.catalog.models import ModelShape
-from laminabench.catalog.network import Network, parse_network
+from laminabench.catalog.network import parse_network
 from laminabench.requests.replay import FIELDS, ReplayRequest
 from laminabench.runs.manifest import Backend
 from laminabench.systems.base import Live, Prepared
@@ -177,8 +177,8 @@ def _emulated_takers(name: str) -> list[str]:
     return [f"emulated {each}" for each in EMULATED if name in live_system(each, emulated=True).TAKES]
 
 
-def papers_setup(name: str, model: ModelShape, costs: CostSet, network: Network | None = None) -> Setup:
-    """Return a system as its paper deploys it for this model, on its network unless another is given."""
+def papers_setup(name: str, model: ModelShape, costs: CostSet) -> Setup:
+    """Return a system as its paper deploys it for this model, on its network."""
     paper_system = system(name)
     deployment = parse_deployment(paper_system.default_deployment(model))
-    return Setup(model, deployment, costs, network or parse_network(paper_system.NETWORK))
+    return Setup(model, deployment, costs, parse_network(paper_system.NETWORK))

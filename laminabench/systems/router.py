@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laminabench.requests.replay import FIELDS, ReplayRequest
-from laminabench.systems import own
+from laminabench.systems import policy
 from laminabench.traces.table import Trace
 from laminabench.util.errors import UserError
 
@@ -29,7 +29,7 @@ def own_router(name: str, instances: int) -> Choice:
     blocks, `requests` and `kv_tokens` what each instance has and may need.
     """
     require_known(name)
-    method: Callable[..., object] = own.made("router-failed", "--router", name, "route", instances)
+    method: Callable[..., object] = policy.made("router-failed", "--router", name, "route", instances)
 
     def route(prompt: int, output: int, prefix: Tokens, requests: Tokens, kv_tokens: Tokens) -> int:
         try:

@@ -99,7 +99,7 @@ def sha256_of(path: Path) -> str:
 
 
 def record(path: Path, sha256: str) -> None:
-    """Note the sum beside the file, as sha256sum writes it."""
+    """Write the sum next to the file, in sha256sum's format."""
     with replacing(_checksum_path(path)) as temporary:
         temporary.write_text(f"{sha256}  {path.name}\n", encoding="utf-8")
 

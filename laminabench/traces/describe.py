@@ -76,7 +76,7 @@ def prefix_share(trace: Trace) -> float | None:
 
 
 class Comparison(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A synthetic trace held against the real one; None where the traces lack the column."""
+    """A synthetic trace compared with the real one; None if the traces lack the column."""
 
     ks_prompt: float
     ks_output: float

@@ -26,7 +26,7 @@ _POSITION = np.uint64(BLOCK - 1)
 
 
 class Draws:
-    """One independent stream of uniform numbers; `stream` keeps lengths, arrivals and reuse apart."""
+    """One independent stream of uniform numbers; `stream` separates lengths, arrivals and reuse."""
 
     def __init__(self, seed: int, stream: int) -> None:
         self._bits = np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(stream,)))

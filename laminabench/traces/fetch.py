@@ -33,7 +33,7 @@ Progress = Callable[[int, int | None], None]
 
 
 class DownloadError(UserError):
-    """The file could not be brought here; what had arrived is kept for the next attempt."""
+    """The file could not be brought here; the partial file is stored for the next attempt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +223,7 @@ def _continue(url: str, part: IO[bytes], progress: Progress, terms: _Terms) -> b
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Within http and https: what is asked for there must not come from a file or by another protocol."""
+    """Within http and https: a redirect to a file or another protocol is refused."""
 
     def redirect_request(
         self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str

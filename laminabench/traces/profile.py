@@ -78,7 +78,7 @@ class Arrivals(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Reuse(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Reuse of the beginnings of earlier prompts, by size of the prompt.
 
-    A request starts afresh (it shares `root_blocks` with everybody), continues an earlier request (all full
+    A request starts afresh (it shares `root_blocks` with all), continues an earlier request (all full
     blocks of its prompt, and each request is continued once: the next turn of a conversation), or branches
     off the middle of one. Class c of C holds the prompts between ranks c/C and (c+1)/C.
     """

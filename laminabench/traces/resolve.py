@@ -111,7 +111,7 @@ def shared_trouble() -> str | None:
     folder = _shared()
     if folder is None or folder.is_dir():
         return None
-    return f"$LAMINABENCH_TRACES is {folder}, which is not a folder; nothing is found there"
+    return f"$LAMINABENCH_TRACES is {folder}, which is not a folder"
 
 
 def _shared() -> Path | None:
@@ -192,7 +192,7 @@ def load_needed(
             progress=progress,
             limits=Limits(max_rows),
         )
-    # The notice has said that a trace is generated; what its profile rests on is for -v and --json.
+    # The notice already says that the trace is generated; the profile's source is for -v and --json.
     for sentence in trace.meta.notes:
         (listener.note if trace.meta.source == "file" else listener.detail)(sentence)
     return trace

@@ -171,7 +171,7 @@ class _Family:
         self._all = _Log()
         # Not yet continued, by full blocks of the prompt.
         self._open: dict[int, _Log] = defaultdict(_Log)
-        # Every departure from the middle of a prompt, by depth: one that many took is found more often.
+        # Every departure from the middle of a prompt, by depth: common ones occur more often.
         self._forks: dict[int, _Log] = defaultdict(_Log)
         self._longest = 0
 

@@ -75,7 +75,7 @@ def _write_jsonl(trace: Trace, path: Path) -> None:
 
 
 def _slices(trace: Trace) -> Iterator[slice]:
-    """Yield slices of rows to convert at a time: a copy of a whole month would not fit beside it."""
+    """Yield slices of rows to convert at a time: a copy of a whole month would not fit into memory too."""
     return (slice(first, first + _ROWS) for first in range(0, len(trace), _ROWS))
 
 

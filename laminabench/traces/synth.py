@@ -156,7 +156,7 @@ def _share_of_last_bin(arrivals: Arrivals, count: int, last: int) -> float:
     cumulative = np.cumsum(arrivals.counts)
     inside = (count - 1) % int(cumulative[-1]) + 1
     here = int(np.searchsorted(cumulative, inside, side="left"))
-    # By chance nothing may have fallen into that bin; then the last busy bin was seen in full.
+    # By chance nothing may have fallen into that bin; then the last busy bin was covered in full.
     return (
         (inside - int(cumulative[here] - arrivals.counts[here])) / arrivals.counts[here]
         if here == last

@@ -1,7 +1,7 @@
 """Files and folders appear whole or not at all, and stay when the power is cut once they have appeared.
 
-They are written beside their place, forced to the disk, renamed, and then the folder that has their name is
-forced to the disk too. What a killed writer left beside a folder goes when that is written again.
+They are written next to their place, forced to the disk, renamed, and then the folder that has their name is
+forced to the disk too. Leftovers of a killed writer next to a folder are removed when that is written again.
 """
 
 from __future__ import annotations

@@ -50,3 +50,8 @@ def processor() -> str:
     return "{} (family {}, model {})".format(
         *(facts.get(name, "unknown") for name in ("model name", "cpu family", "model"))
     )
+
+
+def memory_per_core() -> float:
+    """Return the machine's memory in bytes divided by its cores."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (os.cpu_count() or 1)

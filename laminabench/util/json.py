@@ -1,4 +1,4 @@
-"""Values as JSON has them, and typed facts as such values."""
+"""JSON values, and conversion of typed facts to them."""
 
 from __future__ import annotations
 

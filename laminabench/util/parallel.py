@@ -27,7 +27,7 @@ Result = TypeVar("Result")
 Submit = Callable[[Callable[[Any, Any], Any], Any], "Future[Any]"]
 
 _REACH_S = 3.0
-# Whoever works has used a processor since.
+# A worker that makes progress has used the processor since.
 LOOK_S = 1.0
 SILENT_S = 60.0
 _START = "start one with `ray start --head` and give its host:port"
@@ -111,7 +111,7 @@ def spread(
 @contextlib.contextmanager
 def _processes(jobs: int, common: Any) -> Iterator[Submit]:
     """Start so many worker processes and end them with the block, at once if it is left early."""
-    # Not forked from here: threads of pyarrow's would be missing in the copy, and their locks might be held.
+    # Not forked from here: threads of pyarrow's would be missing in the copy, and locks might be taken.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["laminabench.workflows.replay"])
     resource_tracker.ensure_running()  # it is the server's to start, but lets interrupts in when it has
@@ -172,7 +172,7 @@ def _begin(common: Any) -> None:
 def _end_with_parent() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
-    parent.join()  # waits: for the end of whom it works for
+    parent.join()  # waits: for the end of the parent process
     os._exit(1)
 
 

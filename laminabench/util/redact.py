@@ -56,7 +56,7 @@ class Secret:
     def __reduce__(self) -> tuple[Any, ...]:
         # Of a process that is being started: a client process sends requests too.
         if get_spawning_popen() is None:
-            raise TypeError("a secret is not kept")
+            raise TypeError("a secret cannot be pickled")
         return Secret, (self.__revealed,)
 
 

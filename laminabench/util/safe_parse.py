@@ -9,13 +9,11 @@ import json
 import re
 import tomllib
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from laminabench.util.errors import UserError
-
-Typed = TypeVar("Typed")
 
 # Of a Run's manifest, a cost set, a recording: the longest real ones are a hundredth of it.
 MOST_BYTES = 32 << 20
@@ -88,10 +86,10 @@ def json_value(data: str | bytes) -> Any:
     return value
 
 
-def json_typed(data: bytes, kind: type[Typed] | Any = Any) -> Any:
+def json_typed(data: bytes) -> Any:
     """Parse JSON by msgspec; a DecodeError also if it is nested too deeply."""
     try:
-        return msgspec.json.decode(data, type=kind)
+        return msgspec.json.decode(data)
     except RecursionError:
         raise msgspec.DecodeError("it is nested too deeply") from None
     except UnicodeDecodeError:

@@ -20,36 +20,38 @@ def program(folder: Path, name: str, script: str) -> None:
 @pytest.fixture
 def machine(tmp_path: Path) -> Path:
     """One with these programs; what is built and run there is only told."""
-    told = tmp_path / "told"
+    reported = tmp_path / "told"
     tools = tmp_path / "tools"
     program(tools, "nvidia-smi", "echo 9.0")
     program(tools, "nvcc", "exit 0")
-    program(tools, "make", f'echo "$* $CUDAARCHS" >>{told}; touch venv/.ready')
+    program(tools, "make", f'echo "$* $CUDAARCHS" >>{reported}; touch venv/.ready')
     (tmp_path / "venv" / "bin").mkdir(parents=True)
-    program(tmp_path / "venv" / "bin", "python", f'echo "$*" >>{told}')
+    program(tmp_path / "venv" / "bin", "python", f'echo "$*" >>{reported}')
     return tmp_path
 
 
 def gpu(machine: Path) -> tuple[int, list[str], str]:
     """Its exit code, what was run, and what it said."""
     (machine / "told").unlink(missing_ok=True)
-    kept = {name: value for name, value in os.environ.items() if name not in ("CUDACXX", "CUDAARCHS", "MAKE")}
+    saved = {
+        name: value for name, value in os.environ.items() if name not in ("CUDACXX", "CUDAARCHS", "MAKE")
+    }
     ended = subprocess.run(
         [ROOT / "ci" / "gpu.sh", "venv"],
         cwd=machine,
-        env=kept | {"PATH": f"{machine / 'tools'}:/usr/bin:/bin"},
+        env=saved | {"PATH": f"{machine / 'tools'}:/usr/bin:/bin"},
         capture_output=True,
         text=True,
         check=False,
         timeout=60,
     )
-    told = machine / "told"
-    return ended.returncode, told.read_text().splitlines() if told.exists() else [], ended.stderr
+    reported = machine / "told"
+    return ended.returncode, reported.read_text().splitlines() if reported.exists() else [], ended.stderr
 
 
 def test_it_builds_for_the_gpu_at_hand_and_measures(machine: Path) -> None:
-    code, told, _ = gpu(machine)
-    assert (code, told) == (0, ["--no-print-directory setup 90-real", "tools/bench.py gpu"])
+    code, reported, _ = gpu(machine)
+    assert (code, reported) == (0, ["--no-print-directory setup 90-real", "tools/bench.py gpu"])
     assert (machine / "venv" / ".ready").exists()
 
 
@@ -70,16 +72,16 @@ def test_without_a_gpu_nothing_is_built(machine: Path, smi: str | None) -> None:
         (machine / "tools" / "nvidia-smi").unlink()
     else:
         program(machine / "tools", "nvidia-smi", smi)
-    code, told, err = gpu(machine)
-    assert (code, told) == (2, [])
+    code, reported, err = gpu(machine)
+    assert (code, reported) == (2, [])
     assert "NVIDIA GPU" in err
     assert len(err.splitlines()) == 1
 
 
 def test_without_nvcc_nothing_is_built(machine: Path) -> None:
     (machine / "tools" / "nvcc").unlink()
-    code, told, err = gpu(machine)
-    assert (code, told) == (2, [])
+    code, reported, err = gpu(machine)
+    assert (code, reported) == (2, [])
     assert "nvcc" in err
     assert len(err.splitlines()) == 1
 

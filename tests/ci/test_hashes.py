@@ -47,8 +47,8 @@ def test_what_is_locked_is_what_is_pinned_and_all_that_is_asked_for() -> None:
     pinned = {canonicalize_name(name): version for name, version in pinned.items()}
     locked: dict[str, dict[str, str]] = {}
     for path in LOCKED:
-        found = re.findall(r"^([\w.-]+)==([\w.]+)", path.read_text(), re.MULTILINE)
-        locked[path.stem] = {canonicalize_name(name): version for name, version in found}
+        result = re.findall(r"^([\w.-]+)==([\w.]+)", path.read_text(), re.MULTILINE)
+        locked[path.stem] = {canonicalize_name(name): version for name, version in result}
     for versions in locked.values():
         assert {name: v for name, v in versions.items() if pinned.get(name, v) != v} == {}
     assert pinned.keys() - {name for versions in locked.values() for name in versions} == set()
@@ -56,11 +56,11 @@ def test_what_is_locked_is_what_is_pinned_and_all_that_is_asked_for() -> None:
     extras = project["optional-dependencies"]
     core = [*project["dependencies"], *extras["report"], *extras["view"]]
     rest = [each for name, extra in extras.items() if name != "rdma" for each in extra]
-    for asked, there in (
+    for requested, there in (
         (core, locked["core"]),
         (rest, locked["core"] | locked["engine"] | locked["dev"]),
     ):
-        for requirement in map(Requirement, asked):
+        for requirement in map(Requirement, requested):
             version = there[canonicalize_name(requirement.name)]
             assert requirement.specifier.contains(version), requirement
 
@@ -99,7 +99,7 @@ def test_a_file_is_listed_for_machines_it_can_be_installed_on() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answers", "code", "said"),
+    ("answers", "code", "message"),
     [
         # Nobody to ask: no answer at all, or an index that knows nothing of vulnerabilities.
         ("", 0, "audit: skipped: no index here"),
@@ -123,7 +123,7 @@ def test_a_file_is_listed_for_machines_it_can_be_installed_on() -> None:
     ],
 )
 def test_an_audit_fails_on_what_is_known_and_only_on_that(
-    answers: str, code: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    answers: str, code: int, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     audit = load("audit")
     stand_in = tmp_path / "pip-audit"
@@ -132,4 +132,4 @@ def test_an_audit_fails_on_what_is_known_and_only_on_that(
     (tmp_path / "answers").write_text(answers)
     monkeypatch.setattr(audit, "tool", lambda folder: stand_in)
     assert audit.main() == code
-    assert said in "".join(capsys.readouterr())
+    assert message in "".join(capsys.readouterr())

@@ -45,8 +45,8 @@ def content(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
 def test_the_sdist_has_what_a_build_takes_and_no_more(content: set[str]) -> None:
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True)
     taken = ("baselines", "csrc", "engine", "laminabench", "share", "traces")
-    wanted = {name for name in tracked.stdout.split("\n") if name.split("/")[0] in taken}
-    assert wanted - content == set()
+    expected = {name for name in tracked.stdout.split("\n") if name.split("/")[0] in taken}
+    assert expected - content == set()
     single = {name for name in content if "/" not in name}
     assert single == {
         *("CHANGELOG.md", "CITATION.cff", "CMakeLists.txt", "LICENSE", "NOTICE", "PKG-INFO", "README.md"),
@@ -89,9 +89,9 @@ def test_the_workflow_of_ci_is_pinned_and_may_only_read() -> None:
 def test_wheels_are_for_the_pythons_that_the_metadata_names() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
     named = [
-        found[1].replace(".", "")
+        result[1].replace(".", "")
         for line in settings["project"]["classifiers"]
-        if (found := re.fullmatch(r"Programming Language :: Python :: (3\.\d+)", line))
+        if (result := re.fullmatch(r"Programming Language :: Python :: (3\.\d+)", line))
     ]
     built = settings["tool"]["cibuildwheel"]["build"]
     assert built == [f"cp{version}-*" for version in named]

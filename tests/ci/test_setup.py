@@ -54,29 +54,29 @@ def test_a_whole_environment_is_kept_and_a_half_made_one_is_not(
     python: Path, tmp_path: Path, compiler: str
 ) -> None:
     executable(tmp_path / "venv/bin/python", PYTHON)
-    code, said, asked = setup(tmp_path, PYTHON=str(python), CXX=compiler)
-    assert (code, said) == (0, "")
-    assert "-m venv --clear venv" in asked
-    assert "--editable" in asked[-1]
-    installs = [each for each in asked if " install " in each]
+    code, message, requested = setup(tmp_path, PYTHON=str(python), CXX=compiler)
+    assert (code, message) == (0, "")
+    assert "-m venv --clear venv" in requested
+    assert "--editable" in requested[-1]
+    installs = [each for each in requested if " install " in each]
     assert len(installs) > 2
     assert all("--require-hashes" in each or "--no-index" in each for each in installs)
-    code, _, asked = setup(tmp_path, PYTHON=str(python), CXX=compiler)
+    code, _, requested = setup(tmp_path, PYTHON=str(python), CXX=compiler)
     assert code == 0
-    assert not [each for each in asked if "venv" in each.split()[:2]]
+    assert not [each for each in requested if "venv" in each.split()[:2]]
 
 
 @pytest.mark.parametrize(
-    ("interpreter", "said"),
+    ("interpreter", "message"),
     [
         ("/nowhere/python", "PYTHON is /nowhere/python, which cannot be run"),
         ("false", "PYTHON is false, which is no Python 3.11 or newer"),
     ],
 )
-def test_a_given_python_is_checked(tmp_path: Path, interpreter: str, said: str) -> None:
+def test_a_given_python_is_checked(tmp_path: Path, interpreter: str, message: str) -> None:
     code, error, _ = setup(tmp_path, PYTHON=interpreter)
     assert code == 1
-    assert error.startswith(f"make setup: {said}")
+    assert error.startswith(f"make setup: {message}")
     assert error.count("\n") == 1
 
 

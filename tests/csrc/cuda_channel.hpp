@@ -27,14 +27,14 @@ inline constexpr std::uint64_t kLongWait = std::uint64_t{1} << 50;
 inline constexpr std::uint64_t kShortWait = 1'000'000;
 inline const std::function<bool()> kNobodyInterrupts = [] { return false; };
 
-inline void expect_status(lamina_cuda_status wanted, lamina_cuda_status found, const std::string& words) {
+inline void expect_status(lamina_cuda_status wanted, lamina_cuda_status match, const std::string& words) {
   const std::string message = lamina_cuda_message();
-  expect(found == wanted, words + ": the status is " + std::to_string(found) + ": " + message);
+  expect(match == wanted, words + ": the status is " + std::to_string(match) + ": " + message);
   expect(wanted == LAMINA_CUDA_OK ? message.empty() : message.find(words) != std::string::npos,
          "\"" + message + "\" does not say \"" + words + "\"");
 }
 
-inline void expect_ok(lamina_cuda_status found) { expect_status(LAMINA_CUDA_OK, found, "a sound call"); }
+inline void expect_ok(lamina_cuda_status match) { expect_status(LAMINA_CUDA_OK, match, "a sound call"); }
 
 inline std::shared_ptr<const Peer> test_peer() { return std::make_shared<Peer>("worker 3"); }
 inline Patience patience(std::chrono::milliseconds timeout = std::chrono::seconds(20)) {
@@ -109,7 +109,7 @@ public:
   const lamina_cuda_channel_message& message() const { return cursor_->message; }
   void expect_sound(const char* when) const {
     expect(report().fault == Fault::kNone,
-           std::string(when) + ": " + told(report(), true, "the sender or receiver"));
+           std::string(when) + ": " + notified(report(), true, "the sender or receiver"));
     expect(cursor_->arrivals == 0 && cursor_->gate.arrivals == 0 && cursor_->gate.verdict == 0,
            std::string(when) + ": a block was not counted down");
   }

@@ -50,12 +50,12 @@ void check_device_to_host(std::uint32_t slots) {
   for (int round = 0; round < 45; ++round) {
     const std::vector<Memory> parts = some_parts(random, count_of(round));
     // The very moment that the message is published, it is there.
-    std::vector<Bytes> found;
-    emulated::published = [&] { found = receive_on_host(host); };
+    std::vector<Bytes> match;
+    emulated::published = [&] { match = receive_on_host(host); };
     device.send(buffers_of(parts), blocks_of(random));
     emulated::published = nullptr;
     device.expect_sound("device to host");
-    expect(found == copies_of(parts), "the host receives something else than the device has sent");
+    expect(match == copies_of(parts), "the host receives something else than the device has sent");
   }
   expect(!host.is_ready(), "the device has published more than it was asked to send");
 }
@@ -231,10 +231,10 @@ void launch_at_once(Kernel kernel, const Args& args) {
   std::vector<std::jthread> threads;
   for (int number = 0; number < kBlocks; ++number) {
     threads.emplace_back([&, number] {
-      const auto block = [&](const Args& told) {
+      const auto block = [&](const Args& notified) {
         emulated::machine.blocks_x = kBlocks;
         emulated::machine.block_x = number;
-        kernel(told);
+        kernel(notified);
       };
       emulated::launch(block, 1, 1, kCopyThreads, 0, args);
     });

@@ -227,7 +227,7 @@ void check_sentences() {
   for (std::uint32_t code = 1; code <= static_cast<std::uint32_t>(Fault::kLargerThanBuffer); ++code) {
     report.fault = static_cast<Fault>(code);
     report.seqno = 41;
-    const std::string sentence = told(report, false, "worker 3");
+    const std::string sentence = notified(report, false, "worker 3");
     expect(sentence.find("worker 3") != std::string::npos, "a sentence does not name the peer: " + sentence);
     expect(sentence.find("message 41") != std::string::npos, "a sentence does not say where: " + sentence);
     expect(status_of(report.fault) >= LAMINA_CUDA_CHANNEL_LATE, "a fault has no status: " + sentence);
@@ -235,10 +235,10 @@ void check_sentences() {
   expect(status_of(Fault::kNone) == LAMINA_CUDA_OK, "no fault is a failure");
   report = {Fault::kLargerThanBuffer, 2, 41, 300, 200};
   expect(
-      told(report, false, "worker 3") ==
+      notified(report, false, "worker 3") ==
           "part 2 of the message from worker 3 has 300 bytes and its buffer has room for 200 (at message 41; "
           "this end does nothing since)",
-      "a sentence is another: " + told(report, false, "worker 3"));
+      "a sentence is another: " + notified(report, false, "worker 3"));
 }
 
 }  // namespace

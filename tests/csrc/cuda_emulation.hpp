@@ -139,7 +139,10 @@ struct Machine {
   std::function<void()> body;
 };
 
-inline thread_local Machine machine;
+// On the heap: a library loaded at run time gets a few hundred bytes of initial-exec thread-local storage,
+// and fewer where sanitizers are preloaded.
+inline thread_local const std::unique_ptr<Machine> owned_machine = std::make_unique<Machine>();
+inline thread_local Machine& machine = *owned_machine;
 
 inline Thread& self() { return *machine.threads[static_cast<std::size_t>(machine.current)]; }
 inline int lane() { return machine.current % 32; }

@@ -109,8 +109,8 @@ inline std::uint32_t transpose_8x8(std::uint32_t pair) {
   for (int i = 0; i < 2; ++i) {
     const int row = (emulated::lane() % 4) * 2 + i;
     const int column = emulated::lane() / 4;
-    const std::uint32_t held = all[row * 4 + column / 2][0];
-    transposed |= ((column % 2 == 0 ? held : held >> 16) & 0xffffu) << (16 * i);
+    const std::uint32_t stored = all[row * 4 + column / 2][0];
+    transposed |= ((column % 2 == 0 ? stored : stored >> 16) & 0xffffu) << (16 * i);
   }
   return transposed;
 }

@@ -130,9 +130,9 @@ std::vector<double> reference(const Case& c, const Data<Element>& data, int requ
   return out;
 }
 
-void expect_near(const Case& c, double found, double wanted, double tolerance, const std::string& what) {
-  const bool same = std::isinf(wanted) ? found == wanted : std::abs(found - wanted) <= tolerance;
-  if (!same) fail(c, what + " is " + std::to_string(found) + " instead of " + std::to_string(wanted));
+void expect_near(const Case& c, double match, double wanted, double tolerance, const std::string& what) {
+  const bool same = std::isinf(wanted) ? match == wanted : std::abs(match - wanted) <= tolerance;
+  if (!same) fail(c, what + " is " + std::to_string(match) + " instead of " + std::to_string(wanted));
 }
 
 template <typename Element, typename Reader>

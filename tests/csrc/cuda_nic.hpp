@@ -32,9 +32,9 @@ inline bool rings_on_device = false;
 inline std::shared_ptr<RingMemory> ring_of(std::uint32_t slots, bool on_device) {
   const Geometry shape{kMessageBytes, slots, 7, kNearWrap};
   if (!on_device) return Segment::create(shape);
-  const lamina_cuda_ring_shape asked{shape.message_bytes, shape.first_seqno, shape.slots, shape.epoch};
+  const lamina_cuda_ring_shape wanted{shape.message_bytes, shape.first_seqno, shape.slots, shape.epoch};
   lamina_cuda_ring made{};
-  expect_ok(lamina_cuda_ring_create(&asked, 1, &made));
+  expect_ok(lamina_cuda_ring_create(&wanted, 1, &made));
   return std::make_shared<rdma::DeviceRing>(shape, made);
 }
 
@@ -71,8 +71,8 @@ public:
                                       timeout_ns,
                                       "worker 3"};
     expect_ok(lamina_cuda_channel_create(&channel, &end));
-    const lamina_cuda_nic asked = lent.for_device(timeout_ns);
-    expect_ok(lamina_cuda_nic_create(&asked, &nic));
+    const lamina_cuda_nic wanted = lent.for_device(timeout_ns);
+    expect_ok(lamina_cuda_nic_create(&wanted, &nic));
     expect_ok(lamina_cuda_channel_attach(end, nic));
   }
   ~DeviceSide() {

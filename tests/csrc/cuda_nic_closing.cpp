@@ -59,7 +59,7 @@ void check_sender(const rdma::SoftHabits& habits, int messages) {
   ends.device.expect_sound();
   const lamina_cuda_nic_left left = ends.device.close();
   const std::uint64_t sent = kNearWrap + static_cast<std::uint64_t>(messages);
-  expect(left.works == 1 && left.told == sent, "the device leaves something else than it has done");
+  expect(left.works == 1 && left.notified == sent, "the device leaves something else than it has done");
   ends.device.lent.close(left);
   const auto& state = ends.device.writer->state();
   expect(state.done == state.next, "the host leaves requests of its own undone");
@@ -99,7 +99,7 @@ void check_waiting() {
   ends.device.send({});
   expect_status(LAMINA_CUDA_CHANNEL_LOST, lamina_cuda_channel_check(ends.device.end), "takes no more");
   const lamina_cuda_nic_left left = ends.device.close();
-  expect(left.works == 1 && left.told == kNearWrap + 2, "what was not sent is told of");
+  expect(left.works == 1 && left.notified == kNearWrap + 2, "what was not sent is told of");
   ends.device.lent.close(left);
   for (int i = 0; i < 2; ++i) expect(receive_on_host(receiver).empty(), "a message is lost");
   expect_says<ChannelClosed>([&] { receiver.receive(patience()); }, "has closed the channel and all its");
@@ -116,7 +116,7 @@ void check_interrupted() {
   for (int i = 0; i < 6; ++i) device.send({});
   expect_status(LAMINA_CUDA_CHANNEL_LOST, lamina_cuda_nic_check(device.nic), "was not waited for");
   const lamina_cuda_nic_left left = device.close();
-  expect(left.works == 1 && left.told == kNearWrap + 4 && left.state.next == 8 && left.state.rung == 8,
+  expect(left.works == 1 && left.notified == kNearWrap + 4 && left.state.next == 8 && left.state.rung == 8,
          "a wait that was ended leaves something else");
 }
 
@@ -148,8 +148,8 @@ void check_to_and_fro() {
   for (int again = 0; again < 20; ++again) {
     writer.resume(std::bit_cast<rdma::SendState>(left.state));
     writer.drain(softnic_test::kLong);
-    const lamina_cuda_nic asked = ends.device.lent.for_device(kForever);
-    expect_ok(lamina_cuda_nic_create(&asked, &ends.device.nic));
+    const lamina_cuda_nic wanted = ends.device.lent.for_device(kForever);
+    expect_ok(lamina_cuda_nic_create(&wanted, &ends.device.nic));
     expect_ok(lamina_cuda_nic_poll(ends.device.nic, nullptr));
     ends.device.expect_sound();
     expect_ok(lamina_cuda_nic_destroy(ends.device.nic, &left));
@@ -176,7 +176,7 @@ void check_broken() {
     Ends ends(LAMINA_CUDA_CHANNEL_SENDS, {});
     expect_ok(lamina_cuda_nic_poll(ends.device.nic, nullptr));
     fake_cuda::failing = call;
-    lamina_cuda_nic_left left{.state = {}, .told = 1, .works = 1, .closed = 0};
+    lamina_cuda_nic_left left{.state = {}, .notified = 1, .works = 1, .closed = 0};
     expect_status(LAMINA_CUDA_FAILED, lamina_cuda_nic_destroy(ends.device.nic, &left),
                   "last kernels that post");
     fake_cuda::failing.clear();

@@ -18,9 +18,9 @@ namespace {
 using namespace lamina::attention::cuda;
 using Random = std::mt19937_64;
 
-bool near(double found, double wanted, double tolerance) {
-  return std::isinf(wanted) ? found == wanted
-                            : std::abs(found - wanted) <= tolerance * (1 + std::abs(wanted));
+bool near(double match, double wanted, double tolerance) {
+  return std::isinf(wanted) ? match == wanted
+                            : std::abs(match - wanted) <= tolerance * (1 + std::abs(wanted));
 }
 
 int pick(Random& random, int below) { return static_cast<int>(random() % static_cast<unsigned>(below)); }
@@ -29,12 +29,12 @@ void check_windows() {
   for (int length = 0; length < 8; ++length) {
     for (int window = 0; window < 10; ++window) {
       // Token i sees j if j <= i and i - j < window: the newest is the last of the list.
-      std::vector<int> seen;
+      std::vector<int> observed;
       for (int j = 0; j < length; ++j) {
-        if (window == 0 || length - 1 - j < window) seen.push_back(j);
+        if (window == 0 || length - 1 - j < window) observed.push_back(j);
       }
       const Tokens all = visible({100, 100 + length}, window, 0, Which::kAll);
-      expect(all.end - all.begin == static_cast<int>(seen.size()) && all.end == 100 + length,
+      expect(all.end - all.begin == static_cast<int>(observed.size()) && all.end == 100 + length,
              "a window of all tokens");
       const Tokens previous = visible({100, 100 + length}, window, 0, Which::kPrevious);
       expect(previous.begin == all.begin, "a window begins elsewhere without the newest token");
@@ -159,9 +159,9 @@ void check_softmax(Random& random) {
       float gathered = 0;
       while (at < part_end) {
         const std::size_t group_end = std::min(part_end, at + 1 + static_cast<std::size_t>(pick(random, 16)));
-        float seen = kNothing;
-        for (std::size_t i = at; i < group_end; ++i) seen = std::max(seen, scores[i] * slope);
-        gathered *= running.raise(seen);
+        float observed = kNothing;
+        for (std::size_t i = at; i < group_end; ++i) observed = std::max(observed, scores[i] * slope);
+        gathered *= running.raise(observed);
         for (; at < group_end; ++at) {
           const float weight = running.weight(scores[at] * slope);
           running.sum += weight;
@@ -229,10 +229,10 @@ void check_tile() {
     }
   }
   expect(static_cast<int>(filled.size()) == Tile::kRows * Tile::kChunks, "chunks that nobody copies");
-  std::set<int> held;
+  std::set<int> stored;
   for (int lane = 0; lane < 32; ++lane) {
     const int token = Tile::token_of(lane);
-    expect(token >= Tile::kRows || held.insert(token).second, "a token's slot held twice");
+    expect(token >= Tile::kRows || stored.insert(token).second, "a token's slot held twice");
   }
   // As the matrix loads walk through a tile: from chunk 0 or 1 of any row by even steps.
   for (int row = 0; row < Tile::kRows; ++row) {

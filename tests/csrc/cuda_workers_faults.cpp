@@ -24,9 +24,9 @@ struct Side {
     }
   }
   void expect(lamina_cuda_status wanted, const std::string& when) const {
-    const lamina_cuda_status found = ends.check();
-    ::expect(found == wanted,
-             when + ": the status is " + std::to_string(found) + ": " + lamina_cuda_message());
+    const lamina_cuda_status match = ends.check();
+    ::expect(match == wanted,
+             when + ": the status is " + std::to_string(match) + ": " + lamina_cuda_message());
   }
   // Its stream comes to an end, and there is one reason for that, whatever is put there later.
   void expect_failure(lamina_cuda_status wanted, const std::string& when) const {
@@ -46,16 +46,16 @@ using AttentionSide = Side<Attention>;
 enum class Gone { kNobody, kModel, kAttends };  // whose process has ended, when what it does is done
 
 void run(Path& path, const std::function<void(const ModelSide&)>& model,
-         const std::function<void(const AttentionSide&)>& attends, Gone gone = Gone::kNobody) {
+         const std::function<void(const AttentionSide&)>& attends, Gone departed = Gone::kNobody) {
   std::thread there = on_device(kModel, [&] { model({path.of_model()}); });
   std::thread here = on_device(kAttends, [&] { attends({path.of_attention()}); });
-  if (gone == Gone::kAttends) {
+  if (departed == Gone::kAttends) {
     here.join();
     path.of_model().abort();  // as who watches that process does
   }
   there.join();
-  if (gone == Gone::kModel) path.of_attention().abort();
-  if (gone != Gone::kAttends) here.join();
+  if (departed == Gone::kModel) path.of_attention().abort();
+  if (departed != Gone::kAttends) here.join();
 }
 
 void check_closed(bool over_nics) {

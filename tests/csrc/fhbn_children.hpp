@@ -68,10 +68,10 @@ public:
   // Until it stops or ends: the status of waitpid().
   int wait(int options) {
     int status = 0;
-    pid_t found = -1;
-    while ((found = ::waitpid(pid_, &status, options)) < 0 && errno == EINTR) {
+    pid_t match = -1;
+    while ((match = ::waitpid(pid_, &status, options)) < 0 && errno == EINTR) {
     }
-    expect(found == pid_, "a child got lost");
+    expect(match == pid_, "a child got lost");
     ended_ = WIFEXITED(status) || WIFSIGNALED(status);
     return status;
   }
@@ -96,15 +96,15 @@ struct Kept {
 
   static Kept now() {
     using Entries = std::filesystem::directory_iterator;
-    Kept kept;
-    kept.descriptors = std::distance(Entries("/proc/self/fd"), Entries());
+    Kept retained;
+    retained.descriptors = std::distance(Entries("/proc/self/fd"), Entries());
     std::ifstream maps("/proc/self/maps");
     for (std::string line; std::getline(maps, line);) {
       const bool ring = line.find("lamina-fhbn") != std::string::npos;
-      kept.rings += ring;
-      kept.named |= ring && line.find("/memfd:") == std::string::npos;
+      retained.rings += ring;
+      retained.named |= ring && line.find("/memfd:") == std::string::npos;
     }
-    return kept;
+    return retained;
   }
 
   void expect_no_more_now() const {

@@ -146,8 +146,8 @@ Outcome receive(Receiver& receiver, Duration timeout) {
     for (std::uint32_t i = 0; i < arrived->count; ++i) {
       for (const std::byte b : arrived->parts[i]) all |= b;
     }
-    [[maybe_unused]] static volatile std::byte seen;
-    seen = all;
+    [[maybe_unused]] static volatile std::byte observed;
+    observed = all;
     receiver.give_back(arrived->seqno);
   });
 }
@@ -160,17 +160,17 @@ Outcome send(Sender& sender, Duration timeout) {
 
 class Outcomes {
 public:
-  void add(Outcome outcome) { ++seen_[static_cast<std::size_t>(outcome)]; }
+  void add(Outcome outcome) { ++observed_[static_cast<std::size_t>(outcome)]; }
   // A fuzzer whose damage is all of one kind would test little.
   void expect_all(std::initializer_list<Outcome> outcomes, const char* of) const {
     for (const Outcome outcome : outcomes) {
-      expect(seen_[static_cast<std::size_t>(outcome)] > 0,
+      expect(observed_[static_cast<std::size_t>(outcome)] > 0,
              std::string(of) + " never had outcome " + std::to_string(static_cast<int>(outcome)));
     }
   }
 
 private:
-  std::array<std::uint64_t, static_cast<std::size_t>(Outcome::kOutcomes)> seen_{};
+  std::array<std::uint64_t, static_cast<std::size_t>(Outcome::kOutcomes)> observed_{};
 };
 
 // Damage between two calls.

@@ -122,13 +122,13 @@ public:
   Held(T& receiver, const Messages& messages, std::uint64_t seed)
       : receiver_(receiver), messages_(messages), random_(seed) {}
 
-  void add(const Arrived& arrived) { held_.push_back(arrived); }
-  bool empty() const { return held_.empty(); }
+  void add(const Arrived& arrived) { stored_.push_back(arrived); }
+  bool empty() const { return stored_.empty(); }
 
   Arrived take() {
-    std::swap(held_[random_.below(held_.size())], held_.back());
-    const Arrived arrived = held_.back();
-    held_.pop_back();
+    std::swap(stored_[random_.below(stored_.size())], stored_.back());
+    const Arrived arrived = stored_.back();
+    stored_.pop_back();
     return arrived;
   }
 
@@ -141,14 +141,14 @@ private:
   T& receiver_;
   const Messages& messages_;
   Random random_;
-  std::vector<Arrived> held_;
+  std::vector<Arrived> stored_;
 };
 
 // Hands messages to a thread that gives them back.
 template <typename T>
 class Releaser {
 public:
-  explicit Releaser(Held<T>& held) : held_(held), thread_([this] { run(); }) {}
+  explicit Releaser(Held<T>& stored) : stored_(stored), thread_([this] { run(); }) {}
   ~Releaser() {
     {
       const std::lock_guard lock(mutex_);
@@ -161,7 +161,7 @@ public:
   void add(const Arrived& arrived) {
     {
       const std::lock_guard lock(mutex_);
-      held_.add(arrived);
+      stored_.add(arrived);
     }
     changed_.notify_one();
   }
@@ -170,15 +170,15 @@ private:
   void run() {
     while (true) {
       std::unique_lock lock(mutex_);
-      changed_.wait(lock, [&] { return done_ || !held_.empty(); });
-      if (held_.empty()) return;
-      const Arrived arrived = held_.take();
+      changed_.wait(lock, [&] { return done_ || !stored_.empty(); });
+      if (stored_.empty()) return;
+      const Arrived arrived = stored_.take();
       lock.unlock();
-      held_.give_back(arrived);  // beside a receive()
+      stored_.give_back(arrived);  // beside a receive()
     }
   }
 
-  Held<T>& held_;
+  Held<T>& stored_;
   std::mutex mutex_;
   std::condition_variable changed_;
   bool done_ = false;

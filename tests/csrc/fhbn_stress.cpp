@@ -70,15 +70,15 @@ bool is_full(const Receiver& receiver) {
 
 // Everything that was sent, in order, and then that the sender has closed.
 void receive_all(Receiver& receiver, const Messages& messages, const Course& course, Random random) {
-  Held held(receiver, messages, random());
+  Held stored(receiver, messages, random());
   std::optional<Releaser<Receiver>> releaser;
-  if (course.release_elsewhere) releaser.emplace(held);
+  if (course.release_elsewhere) releaser.emplace(stored);
   for (std::uint64_t i = 0; i < course.messages; ++i) {
     while (is_full(receiver)) {
       if (releaser) {
         std::this_thread::yield();
       } else {
-        held.give_back(held.take());
+        stored.give_back(stored.take());
       }
     }
     const Arrived arrived = receive_one(receiver, random);
@@ -87,13 +87,13 @@ void receive_all(Receiver& receiver, const Messages& messages, const Course& cou
     if (releaser) {
       releaser->add(arrived);
     } else {
-      held.add(arrived);
-      if (!random.one_in(3)) held.give_back(held.take());
+      stored.add(arrived);
+      if (!random.one_in(3)) stored.give_back(stored.take());
     }
     if (course.slow == Slow::kReceiver) dawdle(random);
   }
   releaser.reset();
-  while (!held.empty()) held.give_back(held.take());
+  while (!stored.empty()) stored.give_back(stored.take());
   expect_throws<ChannelClosed>([&] { receiver.receive(kPatient); }, "receiving more than was sent");
 }
 

@@ -17,8 +17,8 @@ void compare(const FlatMap& map, const Model& model) {
   std::size_t visited = 0;
   map.for_each([&](FlatMap::Key key, FlatMap::Handle handle) {
     ++visited;
-    const auto found = model.find(key);
-    expect(found != model.end() && found->second == handle, "for_each() visits something else");
+    const auto match = model.find(key);
+    expect(match != model.end() && match->second == handle, "for_each() visits something else");
     expect(map.find(key) == handle, "find() loses a key");
   });
   expect(visited == model.size(), "for_each() visits some twice or not at all");
@@ -30,14 +30,14 @@ void walk(std::mt19937_64& random, std::uint64_t distinct, int shift) {
   Model model;
   for (FlatMap::Handle step = 0; step < 40'000; ++step) {
     const auto key = static_cast<FlatMap::Key>((random() % distinct - distinct / 2) << shift);
-    const auto found = model.find(key);
-    expect(map.find(key) == (found == model.end() ? FlatMap::kNone : found->second), "find() differs");
-    if (found == model.end()) {
+    const auto match = model.find(key);
+    expect(map.find(key) == (match == model.end() ? FlatMap::kNone : match->second), "find() differs");
+    if (match == model.end()) {
       map.insert(key, step);
       model.emplace(key, step);
     } else {
       map.erase(key);
-      model.erase(found);
+      model.erase(match);
     }
     if (step % 1000 == 0) compare(map, model);
   }

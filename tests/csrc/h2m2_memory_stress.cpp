@@ -30,7 +30,7 @@ struct MemoryTestAccess {
   static auto& in_use(TokenSlots& slots) { return slots.columns_in_use_; }
   static auto& tokens(TokenSlots& slots) { return slots.tokens_; }
   static auto& rows(TokenSlots& slots) { return slots.rows_; }
-  static auto& held(TokenSlots& slots) { return slots.held_; }
+  static auto& stored(TokenSlots& slots) { return slots.stored_; }
 };
 
 }  // namespace lamina::h2m2
@@ -271,9 +271,9 @@ void damage_to_pages_is_noticed() {
 
 void damage_to_slots_is_noticed() {
   const auto slots = [](Memory& m) -> auto& { return Access::slots(m); };
-  const auto first = [=](Memory& m) -> auto& { return Access::held(slots(m))[0]; };
-  damage("where the map says", [=](Memory& m) { std::swap(first(m), Access::held(slots(m))[1]); });
-  damage("differ in number", [=](Memory& m) { Access::held(slots(m)).pop_back(); });
+  const auto first = [=](Memory& m) -> auto& { return Access::stored(slots(m))[0]; };
+  damage("where the map says", [=](Memory& m) { std::swap(first(m), Access::stored(slots(m))[1]); });
+  damage("differ in number", [=](Memory& m) { Access::stored(slots(m)).pop_back(); });
   damage("a slot that there is not", [=](Memory& m) { first(m).slots[0] = 64; });
   damage("held twice", [=](Memory& m) { first(m).slots[0] = 1; });
   damage("neither free nor held", [=](Memory& m) { first(m).slots.pop_back(); });

@@ -103,8 +103,8 @@ void a_wrong_key_is_told() {
   wrong.rkey += 1;
   one.writer.connect(wrong, "the other");
   one.writer.write_line(offsetof(Ring, published), {1, State::kOpen, 1});
-  const auto told = expect_says<NicError>([&] { one.writer.drain(kPatience); }, "");
-  expect(told.fault == NicFault::kRemoteAccess, std::string("another fault: ") + told.what());
+  const auto notified = expect_says<NicError>([&] { one.writer.drain(kPatience); }, "");
+  expect(notified.fault == NicFault::kRemoteAccess, std::string("another fault: ") + notified.what());
 }
 
 void opening_fails(const std::string& words) {

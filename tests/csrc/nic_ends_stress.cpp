@@ -65,8 +65,8 @@ void run(const Course& course) {
     ends.sender->close();
   });
   {
-    Held held(*ends.receiver, messages, course.habits.seed);
-    Releaser releaser(held);
+    Held stored(*ends.receiver, messages, course.habits.seed);
+    Releaser releaser(stored);
     for (std::uint64_t i = 0; i < course.messages; ++i) {
       // All slots may be held for a moment: then there is nothing to wait for.
       while (ends.receiver->next_seqno() - ends.receiver->consumed() >= course.slots)

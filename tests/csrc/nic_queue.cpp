@@ -54,7 +54,7 @@ void completions_make_room(std::uint32_t blocks) {
     const std::uint32_t size = 1 + random() % kLongInline;
     if (free_blocks(queue, state) >= blocks_of(inline_segments(size))) {
       put_inline<kLongInline>(queue, state, bytes.data(), {}, size);
-      if (state.asked == state.next) last_asked = state.latest;
+      if (state.signalled == state.next) last_asked = state.latest;
       continue;
     }
     ++stalls;
@@ -74,7 +74,7 @@ void blueflame_goes_on_at_the_queues_beginning() {
   std::vector<std::uint8_t> bytes(kLongInline);
   for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::uint8_t>(i);
   SendState state;
-  state.next = state.rung = state.asked = state.done = kLeast - 2;
+  state.next = state.rung = state.signalled = state.done = kLeast - 2;
   for (std::uint32_t half = 0; half < 2; ++half) {
     put_inline<kLongInline>(queue, state, bytes.data(), {1, 2}, kLongInline);
     ring<HostOrder>(queue, state);
@@ -161,10 +161,10 @@ struct ForsakenSender {
   rdma::Sender sender{mirror, writer, std::make_shared<Peer>("the peer"), Duration::zero()};
 
   bool send(Duration timeout, bool interrupted = false) {
-    const std::function<bool()> asked = [=] { return interrupted; };
+    const std::function<bool()> stop = [=] { return interrupted; };
     const std::byte bytes[64]{};
     const std::span<const std::byte> parts[]{bytes};
-    return sender.send(parts, {timeout, asked});
+    return sender.send(parts, {timeout, stop});
   }
 };
 

@@ -141,7 +141,7 @@ void check_norm(Random& random, Isa isa, DType dtype, int lanes, std::size_t wid
 void check_rotary(Random& random, Isa isa, DType dtype) {
   const std::size_t heads = 1 + random() % 3, rotated = 2 * (1 + random() % 40), rows = 1 + random() % 3;
   const std::size_t head_dim = rotated + random() % 9, half = rotated / 2;
-  const bool apart = random() % 3 == 0, pairs = !apart && random() % 2 == 0;
+  const bool separate = random() % 3 == 0, pairs = !separate && random() % 2 == 0;
   const bool half_tables = !pairs && random() % 2 == 0, wide = random() % 2 == 0;
   const std::size_t table = half_tables ? half : rotated;
   const Numbers x = Numbers::random(random, rows * heads * head_dim, dtype);
@@ -149,7 +149,7 @@ void check_rotary(Random& random, Isa isa, DType dtype) {
                 sin = Numbers::random(random, rows * table, dtype);
   Numbers out(x.size(), dtype);
   const std::size_t size = bytes_of(dtype);
-  const RotaryTask task{{heads, head_dim, rotated, pairs, apart, half_tables, wide, false},
+  const RotaryTask task{{heads, head_dim, rotated, pairs, separate, half_tables, wide, false},
                         {x.data(), heads, head_dim * size, heads * head_dim * size},
                         cos.data(),
                         sin.data(),
@@ -164,7 +164,7 @@ void check_rotary(Random& random, Isa isa, DType dtype) {
         if (i < rotated) {
           const bool second = pairs ? i % 2 == 1 : i >= half;
           const std::size_t other = pairs ? i ^ 1 : second ? i - half : i + half;
-          auto place = [&](std::size_t of) { return apart ? of % half * 2 + of / half : of; };
+          auto place = [&](std::size_t of) { return separate ? of % half * 2 + of / half : of; };
           const std::size_t number = row * table + (half_tables ? i % half : i);
           float here = x[from + place(i)] * cos[number], there = x[from + place(other)] * sin[number];
           if (!wide) here = as_kept(here, dtype), there = as_kept(there, dtype);

@@ -51,24 +51,24 @@ public:
 
   // How many of n more tokens get slots, and whether the request has what these see.
   std::int64_t slots_of(RequestId request, std::int64_t n) {
-    return std::min(n, sight_.seen(length(request) + n));
+    return std::min(n, sight_.observed(length(request) + n));
   }
   bool can_grow(RequestId request, std::int64_t n) {
-    const auto held = static_cast<std::int64_t>(lists.contains(request) ? lists[request].size() : 0);
-    return held + n >= sight_.seen(length(request) + n);
+    const auto stored = static_cast<std::int64_t>(lists.contains(request) ? lists[request].size() : 0);
+    return stored + n >= sight_.observed(length(request) + n);
   }
 
   // What n more tokens make unseen goes back.
   void forget(RequestId request, std::int64_t n) {
     Slots& list = lists[request];
-    const std::int64_t kept = sight_.seen(length(request) + n) - slots_of(request, n);
-    Slots gone;
-    while (static_cast<std::int64_t>(list.size()) > kept) {
-      gone.push_back(list.front());
+    const std::int64_t retained = sight_.observed(length(request) + n) - slots_of(request, n);
+    Slots departed;
+    while (static_cast<std::int64_t>(list.size()) > retained) {
+      departed.push_back(list.front());
       list.erase(list.begin());
     }
-    for (; !gone.empty(); gone.pop_back()) {
-      if (owners(gone.back()) == 0) stack_.push_back(gone.back());
+    for (; !departed.empty(); departed.pop_back()) {
+      if (owners(departed.back()) == 0) stack_.push_back(departed.back());
     }
   }
 

@@ -44,12 +44,13 @@ void expect_fault(Mlx5Writer& writer, NicFault fault, const std::string& part) {
       writer.drain(kLong);
       fail("no NicError: " + part);
     } catch (const NicError& error) {
-      const std::string told = error.what();
-      expect(error.fault == fault, "another fault than expected: " + told);
-      expect(told.find(part) != std::string::npos && told.find("attention worker 0") != std::string::npos,
-             told);
-      expect(first.empty() || first == told, "the same failure is told in two ways");
-      first = told;
+      const std::string notified = error.what();
+      expect(error.fault == fault, "another fault than expected: " + notified);
+      expect(notified.find(part) != std::string::npos &&
+                 notified.find("attention worker 0") != std::string::npos,
+             notified);
+      expect(first.empty() || first == notified, "the same failure is told in two ways");
+      first = notified;
     }
   }
 }
@@ -154,15 +155,15 @@ struct Connected {
     there = left.nic.connect(kBlocks, {right.begin(), right.remote(), right.memory, of_right}, of_left);
     back = right.nic.connect(kBlocks, {left.begin(), left.remote(), left.memory, of_left}, of_right);
   }
-  void expect_left_hears(const RemoteMemory& told, NicFault fault, const std::string& part) {
-    expect_hears(there, left, told, fault, part);
+  void expect_left_hears(const RemoteMemory& notified, NicFault fault, const std::string& part) {
+    expect_hears(there, left, notified, fault, part);
   }
   void expect_right_hears(NicFault fault, const std::string& part) {
     expect_hears(back, right, left.remote(), fault, part);
   }
-  static void expect_hears(const QueuePair& pair, const Host& self, const RemoteMemory& told, NicFault fault,
-                           const std::string& part) {
-    Mlx5Writer writer(pair, self.local, told, "attention worker 0", kLong);
+  static void expect_hears(const QueuePair& pair, const Host& self, const RemoteMemory& notified,
+                           NicFault fault, const std::string& part) {
+    Mlx5Writer writer(pair, self.local, notified, "attention worker 0", kLong);
     writer.write(0, 0, 100);
     writer.ring();
     expect_fault(writer, fault, part);

@@ -73,8 +73,8 @@ def page_run(
         return exit_.value.code, out, err
 
     def made(page: str, *, long: bool) -> PageRun:
-        wanted = of_page(page, "files", [])
-        for each in wanted:  # a name, or NAME=its source in the tree
+        expected = of_page(page, "files", [])
+        for each in expected:  # a name, or NAME=its source in the tree
             name, _, copied = each.partition("=")
             if name == "mine.csv":
                 (folder / name).write_text(traffic())

@@ -77,9 +77,9 @@ def test_each_declaration_has_a_command_and_a_reason(table: str) -> None:
 
 def test_data_of_pages_parses() -> None:
     read = {"toml": tomllib.loads, "json": json.loads, "yaml": yaml.safe_load}
-    found = [block for page in PAGES for block in blocks(page) if block.language in DATA and not block.note]
-    assert found
-    for block in found:
+    results = [block for page in PAGES for block in blocks(page) if block.language in DATA and not block.note]
+    assert results
+    for block in results:
         assert read[block.language](block.text), block.where
 
 

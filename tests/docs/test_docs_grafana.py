@@ -13,9 +13,9 @@ from laminabench.workflows.replay.metrics_page import ReplayProgress
 
 
 def test_a_live_replay_exports_what_is_asked_of_it() -> None:
-    seen = ReplayProgress({"trace": "azure-conv"})
-    seen.expected = Expected(requests=1, kv_capacity_tokens=9)
-    seen.take(
+    observed = ReplayProgress({"trace": "azure-conv"})
+    observed.expected = Expected(requests=1, kv_capacity_tokens=9)
+    observed.take(
         Moment(
             at_s=1.0,
             finished=0,
@@ -30,12 +30,12 @@ def test_a_live_replay_exports_what_is_asked_of_it() -> None:
             kv_tokens=1,
         )
     )
-    seen.take(Gaps(np.array([0.5, 100.0]), np.array([1, 2])))
-    seen.take(FaultEvent(at_s=0.5, workers=(), why=""))
-    samples = {sample.name: sample for family in seen.collect() for sample in family.samples}
-    asked = metrics_used("laminabench_replay_")
-    assert len(asked) > 10
-    assert asked <= {*samples}
+    observed.take(Gaps(np.array([0.5, 100.0]), np.array([1, 2])))
+    observed.take(FaultEvent(at_s=0.5, workers=(), why=""))
+    samples = {sample.name: sample for family in observed.collect() for sample in family.samples}
+    requested = metrics_used("laminabench_replay_")
+    assert len(requested) > 10
+    assert requested <= {*samples}
     assert samples["laminabench_replay_time_between_tokens_seconds_sum"].value == 200.5
 
 
@@ -49,8 +49,8 @@ def test_every_expression_is_about_ours() -> None:
 
 
 def test_panels_have_places_of_their_own() -> None:
-    found = dashboard()
-    panels = found["panels"]
+    result = dashboard()
+    panels = result["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
     for panel in panels:
         grid = panel["gridPos"]
@@ -60,17 +60,17 @@ def test_panels_have_places_of_their_own() -> None:
         assert panel["title"]
         assert panel["description"]
     for one, other in itertools.combinations((panel["gridPos"] for panel in panels), 2):
-        beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
+        alongside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
         below = one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
-        assert beside or below
+        assert alongside or below
 
 
 def test_the_data_source_is_chosen_by_who_looks() -> None:
-    found = dashboard()
-    variables = {each["name"]: each["type"] for each in found["templating"]["list"]}
+    result = dashboard()
+    variables = {each["name"]: each["type"] for each in result["templating"]["list"]}
     assert variables["datasource"] == "datasource"
-    sources = [part["datasource"]["uid"] for panel in found["panels"] for part in (panel, *panel["targets"])]
+    sources = [part["datasource"]["uid"] for panel in result["panels"] for part in (panel, *panel["targets"])]
     assert set(sources) == {"${datasource}"}
     assert all(
-        'instance=~"$instance"' in target["expr"] for panel in found["panels"] for target in panel["targets"]
+        'instance=~"$instance"' in target["expr"] for panel in result["panels"] for target in panel["targets"]
     )

@@ -23,7 +23,7 @@ def test_mutations_repeat_from_their_seed() -> None:
 
 def test_nothing_is_left_of_some() -> None:
     tally = clients(range(150))
-    assert (tally.tried, tally.survived) == (150, 150), tally.failures
+    assert (tally.attempts, tally.survived) == (150, 150), tally.failures
     assert len(KINDS) == 8
 
 
@@ -54,4 +54,4 @@ def test_a_spoiled_server_is_detected(kind: str, tmp_path: Path, monkeypatch: py
 @pytest.mark.long
 def test_nothing_is_left_of_mutated_requests() -> None:
     tally = http_fuzz(range(2000))
-    assert (tally.tried, tally.survived) == (2000, 2000), tally.failures
+    assert (tally.attempts, tally.survived) == (2000, 2000), tally.failures

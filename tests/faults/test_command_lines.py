@@ -21,7 +21,7 @@ def test_in_short() -> None:
     # In a process of its own, as it changes folder and limits, and takes signals.
     tally = isolated.run("command_lines:command_lines", SEEDS)
     assert not tally.failures
-    assert tally.tried == tally.survived == len(SEEDS)
+    assert tally.attempts == tally.survived == len(SEEDS)
 
 
 def test_every_command_is_drawn() -> None:
@@ -64,4 +64,4 @@ def test_what_goes_wrong_is_noticed(
     monkeypatch.setattr(main, "_call", spoiled_call)
     tally: Tally = command_lines.command_lines(FEW)
     assert getattr(tally, kind) > 2
-    assert tally.tried == len(FEW)
+    assert tally.attempts == len(FEW)

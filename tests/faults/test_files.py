@@ -22,7 +22,7 @@ needs_compiler = pytest.mark.skipif(not shutil.which("cc"), reason="needs a C co
 
 def require_none_failed(tally: Tally, least: int) -> None:
     assert not tally.failures
-    assert tally.tried == tally.survived >= least
+    assert tally.attempts == tally.survived >= least
 
 
 @needs_compiler

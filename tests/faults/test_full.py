@@ -71,6 +71,11 @@ EXPERIMENTS: Mapping[str, Experiment] = {
         20,
         functools.partial(isolated.run, "kills:kills_replay"),
     ),
+    "kills-copies": Experiment(
+        "workers are killed under a live replay with second copies of KV, 100 times a session",
+        10,
+        functools.partial(isolated.run, "kills:kills_copies"),
+    ),
     "clients": Experiment(
         "clients that leave at any moment, send trailers, pipeline, read slowly, half-close",
         1_000_000,

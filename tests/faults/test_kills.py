@@ -23,7 +23,7 @@ from experiments.tally import Tally
 
 def require_none_failed(tally: Tally, least: int) -> None:
     assert not tally.failures
-    assert tally.tried == tally.survived >= least
+    assert tally.attempts == tally.survived >= least
 
 
 # All workers of a process are struck, and this one's may be another test's.
@@ -31,14 +31,15 @@ SHORT = """
 import sys, msgspec
 from experiments import kills
 kills.LAYOUTS = (("1xcpu+1xcpu", "model"),)
-sys.stdout.buffer.write(msgspec.json.encode(kills.kills_replay([1], strikes=4)))
+sys.stdout.buffer.write(msgspec.json.encode(kills.{}([1], strikes=4)))
 """
 
 
 @pytest.mark.long
-def test_a_replay_has_the_same_tokens() -> None:
+@pytest.mark.parametrize("experiment", ["kills_replay", "kills_copies"])
+def test_a_replay_has_the_same_tokens(experiment: str) -> None:
     child = subprocess.run(
-        [sys.executable, "-c", SHORT],
+        [sys.executable, "-c", SHORT.format(experiment)],
         env=child_environment(),
         stdout=subprocess.PIPE,
         check=True,
@@ -72,7 +73,7 @@ def test_a_lost_wrong_or_repeated_token_is_detected(monkeypatch: pytest.MonkeyPa
     undisturbed = kills._undisturbed
 
     def replayed(*_: Any) -> Mapping[int, list[int]]:
-        return {row: tokens[:-1] for row, tokens in undisturbed(("", 1), 2).items()}
+        return {row: tokens[:-1] for row, tokens in undisturbed(("", 1), 2, 200).items()}
 
     monkeypatch.setattr(kills, "_undisturbed", lambda *_: {0: [1, 2, 3]})
     undisturbed = kills._undisturbed

@@ -60,6 +60,6 @@ files.flipped_bits = dies_at_seven
 def test_a_case_that_kills_its_process_is_reported(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(DIES)
     tally = run_isolated("files:flipped_bits", range(20), {"PYTHONPATH": str(tmp_path)})
-    assert (tally.tried, tally.survived, tally.crashed) == (13, 12, 1)
+    assert (tally.attempts, tally.survived, tally.crashed) == (13, 12, 1)
     assert tally.failures[0].seed == 7
     assert "signal 9" in tally.failures[0].what

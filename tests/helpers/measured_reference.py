@@ -1,4 +1,4 @@
-"""The reference of measured attention, as docs/simulator.md defines it ("Measured attention")."""
+"""Reference of measured attention, as defined in docs/simulator-prefill.md ("Measured attention")."""
 
 from __future__ import annotations
 

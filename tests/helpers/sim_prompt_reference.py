@@ -1,4 +1,4 @@
-"""The reference of prompts alongside decoding, as in docs/simulator.md: a cluster with chunks of prompts.
+"""The reference of colocated prefill, as in docs/simulator-prefill.md: a cluster with chunks of prompts.
 
 Memory is one list of blocks in a line, each with what it holds; nothing is added up that can be counted.
 """

@@ -17,12 +17,12 @@ _LOADS = (
 _TELLS = "import os, lamina.threads as t; print(t.spins, os.environ.get('GOMP_SPINCOUNT'))"
 
 
-def _told(program: str, **environment: str) -> tuple[str, str]:
+def reported_by(program: str, **environment: str) -> tuple[str, str]:
     """What a program prints, and the spin count that libgomp went by."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("GOMP_", "OMP_"))}
+    saved = {name: value for name, value in os.environ.items() if not name.startswith(("GOMP_", "OMP_"))}
     ran = subprocess.run(
         [sys.executable, "-c", program],
-        env=kept | {"OMP_DISPLAY_ENV": "verbose"} | environment,
+        env=saved | {"OMP_DISPLAY_ENV": "verbose"} | environment,
         capture_output=True,
         text=True,
         check=True,
@@ -37,15 +37,15 @@ def _told(program: str, **environment: str) -> tuple[str, str]:
 
 
 def test_importing_lamina_sets_it_and_leaves_the_environment_alone() -> None:
-    assert _told(_TELLS) == ("2000 None", "2000")
+    assert reported_by(_TELLS) == ("2000 None", "2000")
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "said", "count"),
+    ("name", "value", "message", "count"),
     [("GOMP_SPINCOUNT", "77", "77 77", "77"), ("OMP_WAIT_POLICY", "PASSIVE", "None None", "0")],
 )
-def test_user_settings_are_not_overridden(name: str, value: str, said: str, count: str) -> None:
-    assert _told(f"{_TELLS}; {_LOADS}", **{name: value}) == (said, count)
+def test_user_settings_are_not_overridden(name: str, value: str, message: str, count: str) -> None:
+    assert reported_by(f"{_TELLS}; {_LOADS}", **{name: value}) == (message, count)
 
 
 def test_torch_takes_it_over() -> None:
@@ -53,7 +53,7 @@ def test_torch_takes_it_over() -> None:
         f"{_TELLS}; import torch; torch.ones(1 << 20).sum(); "
         "print(len({line.split()[-1] for line in open('/proc/self/maps') if 'libgomp' in line}))"
     )
-    assert _told(program) == ("2000 None\n1", "2000")
+    assert reported_by(program) == ("2000 None\n1", "2000")
 
 
 def test_importing_torch_first_is_reported_once() -> None:
@@ -62,6 +62,6 @@ def test_importing_torch_first_is_reported_once() -> None:
         "logging.basicConfig(stream=sys.stdout, format='%(name)s'); "
         "t.say_if_late(); t.say_if_late(); print(t.spins)"
     )
-    said, count = _told(program)
-    assert said.split() == ["lamina", "None"]
+    message, count = reported_by(program)
+    assert message.split() == ["lamina", "None"]
     assert count != "2000"

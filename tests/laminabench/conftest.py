@@ -51,7 +51,7 @@ class MadeUpEngine:
     most: int = 4
     now_ns: int = BEGAN_NS
     slept: list[float] = field(default_factory=list)
-    asked: list[int] = field(default_factory=list)
+    requested: list[int] = field(default_factory=list)
     priority: Callable[[], int] = lambda: 0
     _waiting: list[tuple[int, int]] = field(default_factory=list)
     _left: dict[int, int] = field(default_factory=dict)
@@ -89,10 +89,10 @@ class MadeUpEngine:
     def core(self) -> Any:
         return SimpleNamespace(network="none", network_why="")
 
-    def submit(self, prompt: int | list[int], asked: Any, made: Sequence[int] = ()) -> int:
+    def submit(self, prompt: int | list[int], requested: Any, made: Sequence[int] = ()) -> int:
         from lamina.serve import RequestError
 
-        output: int = asked.max_tokens
+        output: int = requested.max_tokens
         length = prompt if isinstance(prompt, int) else len(prompt)
         if length + output > self.capacity:
             raise RequestError("request-exceeds-kv", f"{length + output} tokens never fit")
@@ -175,7 +175,7 @@ class MadeUpEngine:
         self._workers[worker].note(0, self._iteration, self._iteration, place, began, self.now_ns)
 
     def result(self, number: int) -> Any:
-        self.asked.append(number)
+        self.requested.append(number)
         return SimpleNamespace(completions=[SimpleNamespace(tokens=tuple(self._tokens(number)))], error=None)
 
     def records(self) -> Records:
@@ -206,7 +206,7 @@ class Stream:
     error: str = ""
 
 
-def seen_by_client(streams: Sequence[Stream], end_s: float | None = None) -> Outcome:
+def client_outcome(streams: Sequence[Stream], end_s: float | None = None) -> Outcome:
     """Their tables, as a replay against an endpoint makes them."""
     count = len(streams)
     pieces = sorted(
@@ -266,9 +266,9 @@ def stream() -> type[Stream]:
 
 
 @pytest.fixture(scope="session")
-def seen() -> Callable[..., Outcome]:
+def observed() -> Callable[..., Outcome]:
     """Of streams, the Outcome of a replay that only a client saw."""
-    return seen_by_client
+    return client_outcome
 
 
 def with_memory(outcome: Outcome, seed: int = 1) -> Outcome:

@@ -25,15 +25,15 @@ def test_vllm_is_one_pool_and_lamina_two() -> None:
         "4xh100",
         "8xh100",
     ]
-    found = {str(each) for each in deployments("lamina", shape, [H100, H20])}
-    assert len(found) == 8 * 8
-    assert {"2xh100+4xh20", "4xh20+1xh100", "8xh100+8xh100"} <= found
+    result = {str(each) for each in deployments("lamina", shape, [H100, H20])}
+    assert len(result) == 8 * 8
+    assert {"2xh100+4xh20", "4xh20+1xh100", "8xh100+8xh100"} <= result
 
 
 def test_both_ends_of_the_price_are_in() -> None:
     shape = model("llama3-70b")
-    found = deployments("vllm", shape, [H100], usd_per_hour=(2 * 11.06, 4 * 11.06))
-    assert [each.model.count for each in found] == [2, 4]
+    result = deployments("vllm", shape, [H100], usd_per_hour=(2 * 11.06, 4 * 11.06))
+    assert [each.model.count for each in result] == [2, 4]
 
 
 def test_a_device_without_a_price_is_left_out() -> None:
@@ -42,19 +42,19 @@ def test_a_device_without_a_price_is_left_out() -> None:
 
 
 def test_replicas_multiply_model_workers_only() -> None:
-    found = deployments("lamina", model("llama3-70b"), [H20], replicas=2, most_attention=2)
-    assert {each.dop for each in found} == {(a, b) for a in (2, 4, 8, 16) for b in (1, 2)}
+    result = deployments("lamina", model("llama3-70b"), [H20], replicas=2, most_attention=2)
+    assert {each.dop for each in result} == {(a, b) for a in (2, 4, 8, 16) for b in (1, 2)}
 
 
 def test_candidates_of_a_plan() -> None:
     shape = model("llama3-70b")
-    found = list(candidates(["vllm", "lamina"], shape, [H100, H20], Limits(50, devices=6)))
-    assert all(each.usd_per_hour <= 50 for each in found)
-    assert all(sum(each.deployment.dop) <= 6 for each in found)
-    assert {each.batches for each in found if each.system == "vllm"} == {1}
-    assert {each.batches for each in found if each.system == "lamina"} == {1, 2, 3}
-    assert all(each.deployment.model.count % 2 == 0 for each in found if each.batches == 3)
-    assert len(set(map(str, found))) == len(found)
+    results = list(candidates(["vllm", "lamina"], shape, [H100, H20], Limits(50, devices=6)))
+    assert all(each.usd_per_hour <= 50 for each in results)
+    assert all(sum(each.deployment.dop) <= 6 for each in results)
+    assert {each.batches for each in results if each.system == "vllm"} == {1}
+    assert {each.batches for each in results if each.system == "lamina"} == {1, 2, 3}
+    assert all(each.deployment.model.count % 2 == 0 for each in results if each.batches == 3)
+    assert len(set(map(str, results))) == len(results)
 
 
 def test_boards_are_for_h2m2_alone_and_it_runs_on_nothing_else() -> None:
@@ -76,8 +76,8 @@ def test_boards_are_for_h2m2_alone_and_it_runs_on_nothing_else() -> None:
 
 def test_watts_may_be_limited_and_who_has_no_rating_is_out() -> None:
     shape, tpu = model("llama3-70b"), load_devices()["tpu-v6e"]
-    found = list(candidates(["vllm"], shape, [H100, H20, tpu], Limits(power_w=1600)))
-    assert [str(each.deployment) for each in found] == ["1xh100", "2xh100", "1xh20", "2xh20", "4xh20"]
+    results = list(candidates(["vllm"], shape, [H100, H20, tpu], Limits(power_w=1600)))
+    assert [str(each.deployment) for each in results] == ["1xh100", "2xh100", "1xh20", "2xh20", "4xh20"]
     assert any(each.deployment.model.device is tpu for each in candidates(["vllm"], shape, [tpu]))
 
 

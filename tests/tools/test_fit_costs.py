@@ -52,6 +52,6 @@ def test_refitting_gives_the_committed_coefficients(name, real_profiles):
 def test_refitting_gives_the_committed_tables(name, real_profiles):
     """To the last digit but a few, which differ between machines."""
     fresh, committed = fit(real_profiles, name), load_costs(name)
-    made, kept = (to_toml(costs).splitlines() for costs in (fresh, committed))
-    assert len(made) == len(kept)
-    assert sum(one != other for one, other in zip(made, kept, strict=True)) < 0.02 * len(kept)
+    made, saved = (to_toml(costs).splitlines() for costs in (fresh, committed))
+    assert len(made) == len(saved)
+    assert sum(one != other for one, other in zip(made, saved, strict=True)) < 0.02 * len(saved)

@@ -59,12 +59,12 @@ def test_a_card_is_described_by_its_settings(tmp_path: Path, monkeypatch: pytest
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(card.torch.cuda, "current_device", lambda: 0)
-    found = card.settings()
-    assert found["driver_version"] == "580.1"
-    assert found["clocks.mem"] == "3201 MHz"
+    result = card.settings()
+    assert result["driver_version"] == "580.1"
+    assert result["clocks.mem"] == "3201 MHz"
     tool.unlink()
     assert card.settings() == {}
-    report = card.report("one", found, spread([4e12]), spread([7e14, 8e14, 9e14]))
+    report = card.report("one", result, spread([4e12]), spread([7e14, 8e14, 9e14]))
     assert report.json()["product_flops"] == {"median": 8e14, "min": 7e14, "max": 9e14}
 
 
@@ -108,16 +108,16 @@ def test_layouts_are_measured_and_what_fails_is_said(monkeypatch: pytest.MonkeyP
 def test_mps_runs_as_long_as_it_is_wanted(
     starts: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = tmp_path / "told"
+    reported = tmp_path / "told"
     tool = tmp_path / "nvidia-cuda-mps-control"
-    says = f'if [ $# = 0 ]; then read -r line; fi\necho "$*$line $CUDA_MPS_PIPE_DIRECTORY" >> {told}'
+    says = f'if [ $# = 0 ]; then read -r line; fi\necho "$*$line $CUDA_MPS_PIPE_DIRECTORY" >> {reported}'
     tool.write_text(f"#!/bin/sh\n{says}\n{'' if starts else 'exit 1'}\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
     with workers.mps() as shared:
         assert shared is starts
-    first, *end = told.read_text().splitlines()
+    first, *end = reported.read_text().splitlines()
     assert first.startswith("-d /")
     assert [words.partition(" /")[0] for words in end] == ["quit -t 3"] * starts
     assert "CUDA_MPS_PIPE_DIRECTORY" not in os.environ

@@ -44,21 +44,21 @@ def kernels(folder: Path, times: float = 1.0) -> None:
         h100.bandwidth_bytes_per_s * times,
         *(1e9, 1e9, None, "here"),
     )
-    kept = {
+    saved = {
         "gemm": {DtypeKey(own.name, dtype): cost for (on, dtype), cost in costs.gemm.items() if on == "h100"},
         **{
             name: {own.name: getattr(costs, name)["h100"]}
             for name in ("attention", "prompt_attention", "elementwise")
         },
     }
-    made = with_fields(costs, name=own.name, devices={own.name: own}, allreduce={}, borrowed={}, **kept)
+    made = with_fields(costs, name=own.name, devices={own.name: own}, allreduce={}, borrowed={}, **saved)
     write_costs(made, folder / predicted.KERNELS)
 
 
 def rows(report: Report) -> list[dict[str, Any]]:
-    found = report.json()["rows"]
-    assert isinstance(found, list)
-    return found
+    result = report.json()["rows"]
+    assert isinstance(result, list)
+    return result
 
 
 def test_runs_by_graphs_are_predicted_from_both(tmp_path: Path) -> None:
@@ -71,15 +71,15 @@ def test_runs_by_graphs_are_predicted_from_both(tmp_path: Path) -> None:
     )
     kernels(tmp_path, 2.0)
     report = predicted.run(tmp_path)
-    found = rows(report)
-    assert [(row["source"][:9], row["batch"]) for row in found] == [
+    result = rows(report)
+    assert [(row["source"][:9], row["batch"]) for row in result] == [
         ("kernels m", 1), ("kernels m", 64), ("catalogue", 1), ("catalogue", 64)
     ]  # fmt: skip
-    for row in found:
+    for row in result:
         assert row["measured_s"] == 0.01
         assert row["modelled_over_measured"] == pytest.approx(row["modelled_s"] / 0.01)
     # What takes no bytes is as long on both.
-    assert 0.5 < found[1]["modelled_s"] / found[3]["modelled_s"] < 0.9
+    assert 0.5 < result[1]["modelled_s"] / result[3]["modelled_s"] < 0.9
     assert report.facts["missing"] == []
 
 

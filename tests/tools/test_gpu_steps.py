@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,8 +17,6 @@ from laminabench.catalog.cost_file import load_costs
 from laminabench.cli.main import run
 from laminabench.util.errors import UserError
 
-Shell = Callable[..., tuple[int, str, str]]
-
 JUNIT = """<testsuites><testsuite tests="3" failures="1" errors="0" skipped="1">
 <testcase classname="tests.a" name="right"/><testcase classname="tests.a" name="left"><skipped/></testcase>
 <testcase classname="tests.a" name="wrong"><failure/></testcase></testsuite></testsuites>"""
@@ -28,17 +26,17 @@ class Machine:
     """Answers each step's command by its name."""
 
     def __init__(self, **answers: tuple[int | None, str, str]) -> None:
-        self.answers, self.asked, self.limits = answers, [], []  # type: ignore[var-annotated]
+        self.answers, self.requested, self.limits = answers, [], []  # type: ignore[var-annotated]
 
     def __call__(self, command: Sequence[str], limit_s: float) -> tuple[int | None, str, str]:
         self.limits.append(limit_s)
         if "--only" not in command:
-            self.asked.append("tests")
+            self.requested.append("tests")
             target = next(word for word in command if word.startswith("--junit-xml="))
             Path(target.partition("=")[2]).write_text(JUNIT)
             return 1, "1 failed", ""
         name = command[command.index("--only") + 1]
-        self.asked.append(name)
+        self.requested.append(name)
         return self.answers.get(name, (0, json.dumps({"benchmark": name, "rows": []}), ""))
 
 
@@ -48,11 +46,11 @@ def _run(folder: Path | None, machine: Machine, *, quick: bool = False) -> Repor
 
 def test_what_each_step_found_is_written(tmp_path: Path) -> None:
     rows = [{"batch": 20, "share": {"median": 0.91, "min": 0.9, "max": 0.92}, "refused": {}, "met": True}]
-    found = {"benchmark": "attention-cuda", "rows": rows, "met": True}
-    machine = Machine(attention=(0, json.dumps(found), ""))
+    result = {"benchmark": "attention-cuda", "rows": rows, "met": True}
+    machine = Machine(attention=(0, json.dumps(result), ""))
     report = _run(tmp_path / "out", machine)
-    assert machine.asked == list(steps.STEPS)
-    assert json.loads((tmp_path / "out" / "attention.json").read_text()) == found
+    assert machine.requested == list(steps.STEPS)
+    assert json.loads((tmp_path / "out" / "attention.json").read_text()) == result
     facts = json.loads((tmp_path / "out" / "gpu.json").read_text())
     outcomes = {step["name"]: step["outcome"] for step in facts["steps"]}
     assert outcomes == {
@@ -98,7 +96,7 @@ def test_all_steps_end_in_time_and_inherit_what_others_leave(
     assert sum(limits) <= most_s
     machine = Machine()
     _run(tmp_path, machine, quick=quick)
-    assert machine.asked == list(steps.STEPS)
+    assert machine.requested == list(steps.STEPS)
     # Here they take next to nothing.
     assert machine.limits == pytest.approx([sum(limits[: n + 1]) for n in range(len(limits))], abs=5)
 
@@ -115,22 +113,22 @@ def test_a_step_is_told_where_others_left_what_they_found(tmp_path: Path) -> Non
         return 0, "{}", ""
 
     all_steps.run(tmp_path, quick=True, device=lambda: "a card", runner=runner)
-    told = [command[command.index("--out") + 1] for command in commands if "--only" in command]
-    assert told == [str(tmp_path)] * (len(steps.STEPS) - 1)
+    messages = [command[command.index("--out") + 1] for command in commands if "--only" in command]
+    assert messages == [str(tmp_path)] * (len(steps.STEPS) - 1)
 
 
 def test_the_table_of_kernels_is_left_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[object] = []
+    requests: list[object] = []
 
     def calibrated(*given: object) -> object:
-        asked.append(given[2])
+        requests.append(given[2])
         terms = [{"term": "slices", "points": 10, "spread_percent": 1.0}]
         return SimpleNamespace(costs=load_costs("roofline"), facts={"terms": terms})
 
     monkeypatch.setattr("laminabench.calibrate.gpu_timing.require_gpu", lambda: None)
     monkeypatch.setattr("laminabench.calibrate.cuda.calibrate_gpu", calibrated)
     report = steps.measure("kernels", quick=True, folder=tmp_path)
-    assert asked == [steps.STEPS["kernels"].quick_s * steps.SHARE]
+    assert requests == [steps.STEPS["kernels"].quick_s * steps.SHARE]
     assert report.facts["rows"] == report.facts["terms"]
     assert not list(tmp_path.iterdir())  # printed first
     assert len(list(report.write())) == 1

@@ -52,17 +52,17 @@ def run(python: Path | None, **more: Any) -> Report:
 
 
 def rows(report: Report) -> list[Mapping[str, Any]]:
-    found = report.json()["rows"]
-    assert isinstance(found, list)
-    return found
+    result = report.json()["rows"]
+    assert isinstance(result, list)
+    return result
 
 
 def test_turns_are_taken_where_both_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Mapping[str, Any]] = []
+    requests: list[Mapping[str, Any]] = []
     begin = VllmProcess.__init__
 
     def begun(self: VllmProcess, command: Any, environment: Any, order: Any, *rest: Any) -> None:
-        asked.append(order)
+        requests.append(order)
         begin(self, command, environment, order, *rest)
 
     monkeypatch.setattr(VllmProcess, "__init__", begun)
@@ -77,7 +77,7 @@ def test_turns_are_taken_where_both_fit(tmp_path: Path, monkeypatch: pytest.Monk
         assert 0.0099 / ours["max"] <= ratio <= 0.0101 / ours["min"]
         assert row["met"] == (row["ratio"]["median"] >= vllm.TARGET_RATIO)
     assert report.facts["met"] == all(row["met"] for row in (one, two, three))
-    [order] = asked  # one start for all loads
+    [order] = requests  # one start for all loads
     assert (order["max_num_seqs"], order["max_model_len"]) == (3, 40 - vllm.OUTPUT // 2 + 33)
 
 

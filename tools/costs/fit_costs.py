@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 from msgspec.structs import replace
 
-from laminabench.catalog.cost_file import assumed_borrowing, assumed_host, load_costs
+import h20
+from laminabench.catalog.cost_file import assumed_borrowing, assumed_host
 from laminabench.catalog.cost_keys import AllReduceKey, DtypeKey
 from laminabench.catalog.cost_terms import (
     AllReduceCost,
@@ -54,8 +55,7 @@ VIDUR_RANGE = "m 1-2048; tensor parallelism 1-8 of Llama-2-70B"
 
 def fit(profiles: Path, set_name: str) -> CostSet:
     """Refit a packaged set from the measurement files in `profiles`; the same files give the same numbers."""
-    # Errors against servers are not in these files.
-    return replace(FITTERS[set_name](profiles), server_errors=load_costs(set_name).server_errors)
+    return FITTERS[set_name](profiles)
 
 
 def main() -> None:
@@ -144,7 +144,7 @@ HOST_OF_024 = HostCost(
 
 def _vllm_024(folder: Path) -> CostSet:
     tables = [each for gpu in GPUS_OF_024 for each in tables_in(folder / "aiconfigurator" / gpu, {})]
-    costs = aiconfigurator.cost_set("vllm-0.24", tables, [], {})
+    costs = h20.with_h20(aiconfigurator.cost_set("vllm-0.24", tables, [], {}), folder)
     of_h200 = {
         key._replace(device="h100"): cost
         for key, cost in costs.prompt_attention_of.items()
@@ -152,7 +152,10 @@ def _vllm_024(folder: Path) -> CostSet:
     }
     return replace(
         costs,
-        title="vLLM 0.24 on H100, H200 and B200, 0.19 on GB200, 0.14 on A100: experts and latent KV too",
+        title=(
+            "vLLM 0.24 on H100, H200 and B200, 0.19 on GB200, 0.14 on A100: experts and latent KV too; "
+            "SGLang 0.5's GEMMs and prompts on H20-3e, scaled to H20"
+        ),
         host=HOST_OF_024,
         prompt_attention={
             **costs.prompt_attention,

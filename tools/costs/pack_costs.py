@@ -1,4 +1,4 @@
-"""Write a cost set as the package has it: formulas and an index in TOML, measured times as arrays."""
+"""Write a cost set in the package's format: formulas and an index in TOML, measured times as arrays."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from laminabench.util.paths import part_of_tree
 BENCH = Path(__file__).parents[1] / "bench.py"
 LAST_WORDS = 5  # lines of a step that failed
 
-# What runs a step's command: its exit code (None of one that is late), and what it said on stdout and stderr.
+# Runs a step's command: its exit code (None if it ran too long), stdout and stderr.
 Runner = Callable[[Sequence[str], float], tuple[int | None, str, str]]
 
 
@@ -79,8 +79,8 @@ def _measured(
     try:
         results = json.loads(out)
     except ValueError:
-        return None, _last_words(err) or f"it ended with {code} and said nothing"
-    if "error" in results:  # what was asked for cannot be
+        return None, _last_words(err) or f"it ended with {code} and no output"
+    if "error" in results:  # the request is impossible here
         return None, str(results["error"]["message"])
     return results, "" if code == 0 else f"it ended with {code}"
 

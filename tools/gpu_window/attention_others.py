@@ -22,7 +22,7 @@ TENSOR_CORES_FROM = 4  # query heads that share a KV head, for FlashInfer
 
 @dataclass(frozen=True)
 class Tensors:
-    """The inputs of one step in one layer, drawn when they are first asked for."""
+    """The inputs of one step in one layer, generated on first use."""
 
     batch: int
     context: int

@@ -1,4 +1,4 @@
-"""The engine in one process on a GPU: iterations beside what their bytes take to be copied."""
+"""The engine in one process on a GPU: iterations compared with copying their bytes."""
 
 from __future__ import annotations
 

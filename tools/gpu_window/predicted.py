@@ -1,4 +1,4 @@
-"""Predictions of the modelled cluster for the engine's runs on a GPU, beside the measurements.
+"""Predictions of the modelled cluster for the engine's runs on a GPU, compared with the measurements.
 
 Modelled from the kernels that were measured here each by itself, and from the catalogue's entry for such a
 card. Nothing of either is fitted to the runs.
@@ -67,7 +67,7 @@ def run(folder: Path) -> Report:
         "rows": rows,
     }
     titles = ("<modelled from", "context", "batch", "measured", "modelled", "modelled / measured")
-    head = f"{shape.name} on one {card}: modelled iterations beside measured ones"
+    head = f"{shape.name} on one {card}: modelled iterations and measured ones"
     return Report(facts, [head, Table(titles, [row.cells for row in rows]), *missing])
 
 

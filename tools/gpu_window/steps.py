@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 from gpu_window import KERNELS
 from laminabench.bench.frame import QUIET, Report, Table, Watcher
 from laminabench.util.errors import UserError
 from laminabench.util.suggest import nearest
 
-SHARE = 0.7  # of a step's time after which it begins nothing more, so that what it has is kept
+SHARE = 0.7  # of a step's time, after which it starts nothing more, so that its results are written
 TESTS = (
     "lamina/attention/test_attention_cuda.py",
     "lamina/fhbn/test_device_on_gpu.py",
@@ -38,12 +39,12 @@ class Step:
 STEPS: Mapping[str, Step] = {
     "card": Step("what the card copies and multiplies", 25, 20),
     "tests": Step("the tests that need a GPU", 90, 60),
-    "attention": Step("decode attention beside copying, and beside others' ways", 90, 50),
+    "attention": Step("decode attention compared with copying and other kernels", 90, 50),
     "engine": Step("the engine in one process, an 8B model's shape, decoding alone", 80, 35),
-    "vllm": Step("the same engine beside vLLM, in alternating rounds", 120, 40),
-    "workers": Step("attention apart from the model, on the GPU and on cores beside it", 75, 45),
-    "fhbn": Step("messages of a GPU's stream, beside NCCL and going through the host", 45, 15),
-    "kernels": Step(f"a table of the kernels, {KERNELS}, as `laminabench calibrate` has it", 60, 25),
+    "vllm": Step("the same engine and vLLM, in alternating rounds", 120, 40),
+    "workers": Step("attention separate from the model, on the GPU and on CPU cores", 75, 45),
+    "fhbn": Step("messages of a GPU's stream, compared with NCCL and with going through the host", 45, 15),
+    "kernels": Step(f"a table of the kernels, {KERNELS}, as by `laminabench calibrate`", 60, 25),
     "predicted": Step("what the modelled cluster says of the engine's runs", 15, 10, "modelled"),
 }
 
@@ -158,7 +159,7 @@ def _kernels(options: Options) -> Report:
             write_costs(calibrated.costs, target, "Measured by `make gpu`.")
             yield f"wrote {target}"
 
-    terms = calibrated.facts["terms"]
+    terms = cast("list[Mapping[str, Any]]", calibrated.facts["terms"])
     cells = [(row["term"], str(row["points"]), f"{row['spread_percent']:.1f}") for row in terms]
     facts = {"benchmark": "gpu-kernels", **calibrated.facts, "rows": terms}
     return Report(facts, [Table(("<term", "points", "spread %"), cells)], write)

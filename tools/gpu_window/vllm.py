@@ -1,4 +1,4 @@
-"""The engine in one process beside vLLM's CUDA build on the same GPU, in alternating rounds."""
+"""The engine in one process and vLLM's CUDA build on the same GPU, in alternating rounds."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def run(
 ) -> Report:
     """Decoding alone, both with made-up weights and KV, and each with half of the GPU's memory.
 
-    Both are there at once, so that they can take turns: loads whose KV does not fit into a half beside the
+    Both are there at once, so that they can take turns: loads whose KV does not fit into a half next to the
     weights are left out, and so is what does not fit into `seconds`.
     """
     until_s = time.monotonic() + seconds
@@ -99,7 +99,7 @@ def run(
 
 
 def _memory(on: str) -> dict[str, float]:
-    """vLLM starts only where the share that it may use is free; how much KV it has it is told."""
+    """vLLM starts only where the share that it may use is free; its KV size is an argument."""
     if on != "cuda":
         return {}
     free, total = torch.cuda.mem_get_info()

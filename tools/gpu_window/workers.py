@@ -1,4 +1,4 @@
-"""Attention apart from the model, on a GPU and beside one: the same load by different layouts."""
+"""Attention separate from the model, on a GPU and on CPU cores: the same load by different layouts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MOST_CORES = 8  # for attention
 
 
 def layouts(cores: int, device: str = "cuda", *, together: bool = False) -> Mapping[str, Layout | None]:
-    """Return layouts by name; None is one process, which the others are held against: it comes first."""
+    """Return layouts by name; None is one process, the baseline, which comes first."""
     both = Layout(1, 1, model_on=device, attention_on=device, together=together, oversubscribe=True)
     attention = max(1, min(MOST_CORES, cores - 1))
     shared = Layout(1, attention, model_on=device, partition="requests", oversubscribe=True)

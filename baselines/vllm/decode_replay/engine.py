@@ -73,7 +73,7 @@ class _Statistics(StatLoggerBase):  # type: ignore[misc, unused-ignore] # vLLM i
 
 
 class VllmEngine:
-    """An LLMEngine whose every step is checked; one that computes prompts is as its server has it."""
+    """An LLMEngine whose every step is checked; one that computes prompts is configured like its server."""
 
     def __init__(self, order: Order) -> None:
         self._order = order

@@ -129,7 +129,8 @@ private:
     return static_cast<std::int64_t>(args_.heads / args_.group) * args_.requests.count;
   }
 
-  // Puts the unit together, always in the order of its workers: the result does not depend on who came last.
+  // Puts the unit together, always in the order of its workers: the result does not depend on which came
+  // last.
   LAMINA_DEVICE void join(const Segment& segment) {
     const std::int64_t first = part_row(segment.part(segment.first_worker));
     if (thread_index() < heads_) {

@@ -39,8 +39,8 @@ typedef struct {
   // A value is its key's first so many numbers, and stored once with it, as MLA does: 16 to 512, a multiple
   // of 16. V of the arena and of the calls is then not looked at. 0: values are apart, as wide as keys.
   int32_t latent;
-  // Shares of the work for each block that the device runs at once, to 16; 0: one, for who has it alone.
-  // Beside others' kernels some blocks find no room at first, and then hold up small shares only.
+  // Shares of the work for each block that the device runs at once, to 16; 0: one, for a kernel that has the
+  // device to itself. If other kernels run, some blocks start late, and then delay small shares only.
   int32_t shares;
 } lamina_cuda_attention;
 

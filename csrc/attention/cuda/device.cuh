@@ -101,8 +101,8 @@ LAMINA_DEVICE std::uint32_t pack_f16(float low, float high) {
 LAMINA_DEVICE float float_of_f16(std::uint16_t bits) { return __half2float(__ushort_as_half(bits)); }
 LAMINA_DEVICE float float_of_bits(std::uint32_t bits) { return __uint_as_float(bits); }
 
-// Adds one; what this block wrote before (behind a barrier) is seen by whoever reads the sum after, on the
-// whole device.
+// Adds one; what this block wrote before (behind a barrier) is visible to readers of the sum afterwards, on
+// the whole device.
 LAMINA_DEVICE std::int32_t count_acq_rel_gpu(std::int32_t* counter) {
   std::int32_t before;
   asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");

@@ -70,9 +70,9 @@ finish(const FinishArgs args) {
     for (int mask = 1; mask < 32; mask *= 2) dot += shuffle_xor(dot, mask);
     Merge merged = merge(args.lse[head], args.scoring(dot) * kLn2);
     if (args.sinks != nullptr) {
-      const float heard = merge(merged.lse, args.sinks[kv_head * args.group + member]).first;
-      merged.first *= heard;
-      merged.second *= heard;
+      const float audible = merge(merged.lse, args.sinks[kv_head * args.group + member]).first;
+      merged.first *= audible;
+      merged.second *= audible;
     }
     const std::int64_t row = head * args.value_dim;
     for (int dim = lane; dim < args.value_dim; dim += 32) {

@@ -62,7 +62,7 @@ public:
     for (int i = 0; i < tiles; ++i) {
       const int tile = i % kStages * Tile::kBytes;
       wait_async<kStages - 2>();
-      sync_block();  // everybody's copies have come; and the tile before is free again
+      sync_block();  // all threads' copies have arrived; the previous tile is free again
       fetch(i + kStages - 1);
       math_.score(tile, scores());
       sync_block();
@@ -126,18 +126,18 @@ private:
   LAMINA_DEVICE void weigh(int tokens) {
     const auto* const scores_of = scores() + own_head() * Math::kScorePitch;
     float score[kOwnTokens];
-    float seen = kNothing;
+    float observed = kNothing;
     LAMINA_UNROLL
     for (int i = 0; i < kOwnTokens; ++i) {
       score[i] = own_token(i) < tokens ? args_.scoring(scores_of[own_token(i)]) : kNothing;
-      seen = seen > score[i] ? seen : score[i];
+      observed = observed > score[i] ? observed : score[i];
     }
     LAMINA_UNROLL
     for (int mask = 1; mask < kSharers; mask *= 2) {
-      const float other = shuffle_xor(seen, mask);
-      seen = seen > other ? seen : other;
+      const float other = shuffle_xor(observed, mask);
+      observed = observed > other ? observed : other;
     }
-    const float factor = running_.raise(seen);
+    const float factor = running_.raise(observed);
     if (own_token(0) == 0) factor_[own_head()] = factor;
     auto* const weights =
         reinterpret_cast<Storage*>(shared_memory() + kWeights + own_head() * Math::kWeightPitch);

@@ -20,8 +20,8 @@ public:
   static constexpr int kScorePitch = kTokens + 4;        // floats
   static constexpr int kWeightPitch = kTokens * 4 + 16;  // bytes
 
-  LAMINA_DEVICE LatentSimt(int warp, int lane, int kept)
-      : thread_(warp * 32 + lane), query_(reinterpret_cast<float*>(shared_memory() + kept)) {}
+  LAMINA_DEVICE LatentSimt(int warp, int lane, int retained)
+      : thread_(warp * 32 + lane), query_(reinterpret_cast<float*>(shared_memory() + retained)) {}
 
   static LAMINA_DEVICE float store(float weight) { return weight; }
 

@@ -82,7 +82,7 @@ LAMINA_HD std::int32_t request_of(const std::int32_t* offset, std::int32_t reque
   return low;
 }
 
-// What the kernels are told of a batch, computed on the device once a step.
+// The kernels' description of a batch, computed on the device once per step.
 struct Plan {
   Line line;
   std::int32_t empty;  // how many requests have no visible token, so no tile
@@ -96,14 +96,14 @@ struct Requests {
   std::int32_t count;
 };
 
-// The part of a unit that one worker reads, and who else reads of it.
+// The part of a unit that one worker reads, and the other workers that read it.
 struct Segment {
   std::int32_t kv_head;
   std::int32_t request;
   std::int64_t unit;          // kv_head * requests + request
   std::int64_t end;           // on the line: where the worker goes on
   Tokens tokens;              // in the index lists
-  std::int32_t first_worker;  // who reads the unit's first tile
+  std::int32_t first_worker;  // reads the unit's first tile
   std::int32_t parts;         // how many workers read some of it: first_worker and the following ones
   std::int32_t next_request;  // where to look for the next segment's: no later than it, and in its head
 
@@ -119,28 +119,28 @@ LAMINA_HD std::int64_t part_count(std::int64_t units, std::int32_t workers) { re
 LAMINA_HD Segment segment_at(const Line& line, std::int32_t worker, std::int64_t at, const Requests& requests,
                              std::int32_t request, std::int32_t tile) {
   const std::int32_t tiles_per_head = requests.offset[requests.count];
-  Segment found{};
-  found.kv_head = static_cast<std::int32_t>(at / tiles_per_head);
-  const std::int64_t head_at = static_cast<std::int64_t>(found.kv_head) * tiles_per_head;
+  Segment match{};
+  match.kv_head = static_cast<std::int32_t>(at / tiles_per_head);
+  const std::int64_t head_at = static_cast<std::int64_t>(match.kv_head) * tiles_per_head;
   const auto in_head = static_cast<std::int32_t>(at - head_at);
   while (requests.offset[request + 1] <= in_head) ++request;
-  found.request = request;
-  found.unit = static_cast<std::int64_t>(found.kv_head) * requests.count + request;
+  match.request = request;
+  match.unit = static_cast<std::int64_t>(match.kv_head) * requests.count + request;
 
   const std::int32_t offset = requests.offset[request];
   const std::int32_t next_offset = requests.offset[request + 1];
   const std::int64_t unit_end = head_at + next_offset;
-  found.next_request = next_offset < tiles_per_head ? request + 1 : 0;
+  match.next_request = next_offset < tiles_per_head ? request + 1 : 0;
   const std::int64_t share_end = line.share(worker + 1);
-  found.end = unit_end < share_end ? unit_end : share_end;
-  found.tokens.begin = requests.begin[request] + (in_head - offset) * tile;
-  const std::int64_t token_end = found.tokens.begin + (found.end - at) * tile;
+  match.end = unit_end < share_end ? unit_end : share_end;
+  match.tokens.begin = requests.begin[request] + (in_head - offset) * tile;
+  const std::int64_t token_end = match.tokens.begin + (match.end - at) * tile;
   const std::int32_t request_end = requests.end[request];
-  found.tokens.end = token_end < request_end ? static_cast<std::int32_t>(token_end) : request_end;
+  match.tokens.end = token_end < request_end ? static_cast<std::int32_t>(token_end) : request_end;
 
-  found.first_worker = line.worker_of(head_at + offset);
-  found.parts = line.worker_of(unit_end - 1) - found.first_worker + 1;
-  return found;
+  match.first_worker = line.worker_of(head_at + offset);
+  match.parts = line.worker_of(unit_end - 1) - match.first_worker + 1;
+  return match;
 }
 
 // The work plan and the parts of cut units, in one device buffer of the caller's. Its addresses depend on the
@@ -160,7 +160,7 @@ struct Workspace {
     std::int32_t requests;
     std::int32_t kv_heads;
     std::int32_t workers;
-    std::int32_t passes;  // how often the heads of a group are gone through, so many at a time
+    std::int32_t passes;  // passes over the heads of a group, this many at a time
     std::int32_t heads_per_pass;
     std::int32_t value_dim;
   };

@@ -78,12 +78,12 @@ std::int32_t Problem::workers(std::int32_t batch) const {
   static std::map<std::pair<int, const void*>, std::int32_t> known;
   const int device = current_device();
   const std::lock_guard lock(mutex);
-  auto found = known.find({device, attend_.entry});
-  if (found == known.end()) {
-    found = known.emplace(std::pair{device, attend_.entry}, prepare(attend_, device)).first;
+  auto match = known.find({device, attend_.entry});
+  if (match == known.end()) {
+    match = known.emplace(std::pair{device, attend_.entry}, prepare(attend_, device)).first;
   }
   // All passes together fill the device.
-  const std::int32_t fitting = std::max(found->second / passes(), 1);
+  const std::int32_t fitting = std::max(match->second / passes(), 1);
   // Putting a unit together takes longer the more parts it has.
   const std::int64_t most = std::int64_t{kJoinedParts} * batch * attention_.kv_heads;
   const std::int64_t wanted = std::int64_t{fitting} * std::max(attention_.shares, 1);
@@ -97,10 +97,10 @@ Workspace::Size Problem::size(std::int32_t batch) const {
 Workspace Problem::in(const lamina_cuda_workspace* workspace, std::int32_t batch) const {
   require(workspace != nullptr && workspace->memory != nullptr, "the workspace is missing");
   require(aligned(workspace->memory, 256), "the workspace does not begin at a multiple of 256 bytes");
-  const Workspace found = Workspace::at(workspace->memory, size(batch));
-  require(found.bytes <= workspace->bytes,
+  const Workspace match = Workspace::at(workspace->memory, size(batch));
+  require(match.bytes <= workspace->bytes,
           "the workspace is smaller than lamina_cuda_workspace_bytes() says for this batch");
-  return found;
+  return match;
 }
 
 Arena::Arena(const lamina_cuda_arena* arena, const Problem& problem) {

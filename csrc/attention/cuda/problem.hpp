@@ -25,7 +25,7 @@ public:
   Scoring scoring() const { return Scoring::of(attention_.scale, attention_.soft_cap); }
 
   // Blocks of a pass: as many as the current device runs at once, or more smaller ones where others run
-  // beside them. Prepares the kernel on a device's first use.
+  // at the same time. Prepares the kernel on a device's first use.
   std::int32_t workers(std::int32_t batch) const;
 
   Workspace::Size size(std::int32_t batch) const;

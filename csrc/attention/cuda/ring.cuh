@@ -83,7 +83,7 @@ private:
     for (int i = 0; i < Tile::kCopies; ++i) {
       const int beyond = i % Tile::kTurns * Tile::kLanes * 16;
       const std::int32_t slot = shuffle_within<Tile::kLanes>(slots_now_, i / Tile::kTurns);
-      // A copy that is not wanted names slot 0, or what lies beside a row: nobody reads there.
+      // An unused copy reads slot 0 or the memory next to a row; its result is never read.
       const std::int64_t at = static_cast<std::int64_t>(slot < 0 ? 0 : slot) * rows_.slot_bytes;
       copy_async_16(shared_memory() + Tile::copy(first, i), column + at + beyond,
                     slot >= 0 && byte_ + beyond < rows_.row_bytes);

@@ -19,7 +19,9 @@ constexpr float kLn2 = 0.69314718055994530942f;
 LAMINA_HD float exp2_of(float x) {
 #ifdef __CUDA_ARCH__
   float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));  // 2 ulp; exp2f would add the denormals nobody needs
+  asm("ex2.approx.ftz.f32 %0, %1;"
+      : "=f"(y)
+      : "f"(x));  // 2 ulp; exp2f would add denormals, which are not needed
   return y;
 #else
   return std::exp2(x);
@@ -56,8 +58,8 @@ struct Running {
   float sum = 0;
 
   // Makes room for scores up to `seen`. Returns what the values gathered so far are to be multiplied with.
-  LAMINA_HD float raise(float seen) {
-    const float higher = max > seen ? max : seen;
+  LAMINA_HD float raise(float observed) {
+    const float higher = max > observed ? max : observed;
     const float factor = decay(max, higher);
     max = higher;
     sum *= factor;

@@ -14,7 +14,7 @@ namespace lamina::attention::cuda {
 //
 // Everything is transposed, S' = K Q' and O' = V' P', so that the 16 rows of the instruction are tokens or
 // dimensions, of which there are plenty, and heads are its 8 columns: a group of 8 heads wastes nothing, a
-// single head 7/8 of an instruction that is cheap beside the bytes it waits for.
+// single head 7/8 of an instruction that is cheap compared with the bytes it waits for.
 template <typename Element, int kDim_, int kHeads_>
 class WarpMma {
 public:
@@ -65,14 +65,14 @@ public:
         lower[i] = scoring(dot(dots[block], i + 2));
         upper[i] = has_upper ? upper[i] : kNothing;
         lower[i] = has_lower ? lower[i] : kNothing;
-        float seen = upper[i] > lower[i] ? upper[i] : lower[i];
+        float observed = upper[i] > lower[i] ? upper[i] : lower[i];
         LAMINA_UNROLL
         for (int mask = 4; mask < 32; mask *= 2) {
-          const float other = shuffle_xor(seen, mask);
-          seen = seen > other ? seen : other;
+          const float other = shuffle_xor(observed, mask);
+          observed = observed > other ? observed : other;
         }
         Running& running = running_[block][i];
-        const float factor = running.raise(seen);
+        const float factor = running.raise(observed);
         upper[i] = running.weight(upper[i]);
         lower[i] = running.weight(lower[i]);
         running.sum += upper[i] + lower[i];  // of this lane's tokens only; finish() adds the lanes up
@@ -137,7 +137,7 @@ public:
 private:
   static constexpr int kBlocks = kHeads / 8;
   static constexpr int kSteps = kDim / 16;
-  // Of dependent instructions: of even and of odd steps, where there is no other block's beside.
+  // Chains of dependent instructions: even and odd steps, if no other block runs on the multiprocessor.
   static constexpr int kChains = kBlocks == 1 ? 2 : 1;
   static_assert(kHeads % 8 == 0 && kDim % 64 == 0);
 

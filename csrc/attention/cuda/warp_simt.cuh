@@ -56,13 +56,13 @@ public:
     for (int head = 0; head < kHeads; ++head) {
       if (head >= heads_) continue;
       const float score = lane_ % Tile::kRows < tokens ? scoring(dots[head]) : kNothing;
-      float seen = score;
+      float observed = score;
       LAMINA_UNROLL
       for (int mask = 1; mask < Tile::kRows; mask *= 2) {
-        const float other = shuffle_xor(seen, mask);
-        seen = seen > other ? seen : other;
+        const float other = shuffle_xor(observed, mask);
+        observed = observed > other ? observed : other;
       }
-      const float factor = running_[head].raise(seen);
+      const float factor = running_[head].raise(observed);
       weights_[head] = running_[head].weight(score);
       running_[head].sum += weights_[head];  // of this lane's token only; finish() adds the lanes up
       LAMINA_UNROLL

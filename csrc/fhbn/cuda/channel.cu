@@ -108,9 +108,9 @@ lamina_cuda_status lamina_cuda_channel_create(const lamina_cuda_channel* channel
 lamina_cuda_status lamina_cuda_channel_attach(lamina_cuda_channel_end* end, lamina_cuda_nic_end* nic) {
   return cuda::guarded([&] {
     cuda::require(nic != nullptr, "the NIC's end is missing");
-    const cuda::NicEnd& told = cuda::end_of(*nic);
-    cuda::require_side(end, told.sends);
-    end->end.nic = told;
+    const cuda::NicEnd& notified = cuda::end_of(*nic);
+    cuda::require_side(end, notified.sends);
+    end->end.nic = notified;
     end->nic = nic;
   });
 }
@@ -127,10 +127,10 @@ lamina_cuda_status lamina_cuda_channel_share(lamina_cuda_channel_end* end, uint3
 lamina_cuda_status lamina_cuda_channel_destroy(lamina_cuda_channel_end* end) {
   return cuda::guarded([&] {
     cuda::require_end(end);
-    const std::unique_ptr<lamina_cuda_channel_end> gone(end);
-    const cudaError_t waited = gone->stop_and([] { return cudaSuccess; });
-    // Whatever has become of the device, the peer is told, and nothing is written behind this.
-    if (gone->host_ring != nullptr) fhbn::store_release(gone->own_line().state, fhbn::State::kClosed);
+    const std::unique_ptr<lamina_cuda_channel_end> departed(end);
+    const cudaError_t waited = departed->stop_and([] { return cudaSuccess; });
+    // Whatever the device's state, notify the peer; nothing is written after this.
+    if (departed->host_ring != nullptr) fhbn::store_release(departed->own_line().state, fhbn::State::kClosed);
     cuda::check(waited, "waiting for the channel's last kernels");
   });
 }
@@ -189,7 +189,7 @@ lamina_cuda_status lamina_cuda_channel_check(lamina_cuda_channel_end* end) {
     cuda::require_end(end);
     const cuda::Mailbox::Report& report = end->mailbox->report;
     if (fhbn::load_acquire(report.fault) == cuda::Fault::kNone) return;
-    throw cuda::Failure{cuda::status_of(report.fault), cuda::told(report, end->sends, end->peer)};
+    throw cuda::Failure{cuda::status_of(report.fault), cuda::notified(report, end->sends, end->peer)};
   });
 }
 

@@ -6,7 +6,7 @@
 
 namespace lamina::fhbn::cuda {
 
-// So few that a block which waits for a message fits beside three of attention's on a multiprocessor:
+// Few enough that a block waiting for a message fits next to three of attention's on a multiprocessor:
 // attention runs in one wave then, though others wait.
 constexpr int kCopyThreads = 128;
 // Chunks that a thread has under way at once: what the host's memory answers takes a microsecond to come.
@@ -58,16 +58,16 @@ template <bool kFromAligned, bool kToAligned>
 LAMINA_DEVICE void copy_chunks(std::uint8_t* to, const std::uint8_t* from, std::uint64_t first,
                                std::uint64_t step, std::uint64_t chunks) {
   for (std::uint64_t at = first; at < chunks; at += kUnderWay * step) {
-    Chunk held[kUnderWay];
+    Chunk stored[kUnderWay];
     LAMINA_UNROLL
     for (int i = 0; i < kUnderWay; ++i) {
       const std::uint64_t chunk = at + static_cast<std::uint64_t>(i) * step;
-      if (chunk < chunks) held[i] = load_chunk<kFromAligned>(from + chunk * sizeof(Chunk));
+      if (chunk < chunks) stored[i] = load_chunk<kFromAligned>(from + chunk * sizeof(Chunk));
     }
     LAMINA_UNROLL
     for (int i = 0; i < kUnderWay; ++i) {
       const std::uint64_t chunk = at + static_cast<std::uint64_t>(i) * step;
-      if (chunk < chunks) store_chunk<kToAligned>(to + chunk * sizeof(Chunk), held[i]);
+      if (chunk < chunks) store_chunk<kToAligned>(to + chunk * sizeof(Chunk), stored[i]);
     }
   }
 }

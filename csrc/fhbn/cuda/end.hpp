@@ -68,7 +68,7 @@ struct Mailbox {
   } report;
 };
 
-// What every kernel is told of its end: it never changes, so it may lie in a captured graph.
+// Every kernel's arguments for its end: constant, so they may be part of a captured graph.
 struct End {
   Ring* ring;        // as the device addresses it
   std::byte* slots;  // the first slot

@@ -74,7 +74,8 @@ private:
     return range;
   }
 
-  // With the range held. It counts as used until it is let go: who comes meanwhile waits, and pins it again.
+  // With the range held. It counts as used until it is let go: other callers wait meanwhile, and pin it
+  // again.
   void release() {
     {
       const std::lock_guard lock(all().mutex);

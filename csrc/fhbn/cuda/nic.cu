@@ -55,7 +55,7 @@ MappedPages map_registers(const lamina_cuda_nic_queues& queues) {
 // The queue goes on after a wait that the host has ended: what was put there is whole.
 lamina_cuda_nic_left left_by(const NicCursor& cursor, const Side& peer) {
   const bool works = cursor.trouble == NicTrouble::kNone || cursor.trouble == NicTrouble::kAborted;
-  return {std::bit_cast<lamina_cuda_nic_state>(cursor.state), cursor.told, works ? 1 : 0,
+  return {std::bit_cast<lamina_cuda_nic_state>(cursor.state), cursor.notified, works ? 1 : 0,
           peer.state == State::kOpen ? 0 : 1};
 }
 
@@ -105,7 +105,7 @@ struct lamina_cuda_nic_end : cuda::Kept<cuda::NicMailbox, cuda::NicCursor> {
 
 namespace lamina::fhbn::cuda {
 
-NicEnd& end_of(lamina_cuda_nic_end& kept) { return kept.end; }
+NicEnd& end_of(lamina_cuda_nic_end& retained) { return retained.end; }
 
 namespace {
 
@@ -156,13 +156,14 @@ lamina_cuda_status lamina_cuda_nic_destroy(lamina_cuda_nic_end* end, lamina_cuda
   return cuda::guarded([&] {
     cuda::require_end(end);
     cuda::require(left != nullptr, "there is nowhere to put what the NIC's end leaves");
-    const std::unique_ptr<lamina_cuda_nic_end> gone(end);
+    const std::unique_ptr<lamina_cuda_nic_end> departed(end);
     cuda::NicCursor last{};
     fhbn::Side peer{};
-    const cudaError_t waited = gone->stop_and([&] {
-      const cudaError_t copied = cudaMemcpy(&last, gone->cursor.get(), sizeof last, cudaMemcpyDeviceToHost);
+    const cudaError_t waited = departed->stop_and([&] {
+      const cudaError_t copied =
+          cudaMemcpy(&last, departed->cursor.get(), sizeof last, cudaMemcpyDeviceToHost);
       if (copied != cudaSuccess) return copied;
-      return cudaMemcpy(&peer, gone->end.peer_line(), fhbn::kLineBytes, cudaMemcpyDefault);
+      return cudaMemcpy(&peer, departed->end.peer_line(), fhbn::kLineBytes, cudaMemcpyDefault);
     });
     cuda::check(waited, "waiting for the last kernels that post");
     *left = cuda::left_by(last, peer);

@@ -40,7 +40,7 @@ typedef struct {
   uint32_t next;
   uint32_t rung;
   uint32_t latest;
-  uint32_t asked;
+  uint32_t signalled;
   uint32_t done;
   uint32_t taken;
   uint32_t half;
@@ -63,7 +63,7 @@ typedef struct {
 // What a device leaves to the host.
 typedef struct {
   lamina_cuda_nic_state state;  // where the host may go on
-  uint64_t told;                // the number that the peer was given last
+  uint64_t notified;            // the last number sent to the peer
   int32_t works;                // 1: it may; 0: the NIC has failed, and nothing is to be posted
   int32_t closed;               // 1: the peer has closed its end, as far as it had said so by then
 } lamina_cuda_nic_left;
@@ -73,8 +73,8 @@ typedef struct {
 LAMINA_CUDA_API lamina_cuda_status lamina_cuda_nic_create(const lamina_cuda_nic* nic,
                                                           lamina_cuda_nic_end** end);
 
-// Ends waits, waits for the device, and gives the queues back: the peer has not been told that this was the
-// end. Before it the channel's end should be ended by abort(), or its waits are waited for. No graph that
+// Ends waits, waits for the device, and gives the queues back: the peer has not been notified that this was
+// the end. Before it the channel's end should be ended by abort(), or its waits are waited for. No graph that
 // uses this end may be replayed afterwards. `left` is filled in whatever the status is.
 LAMINA_CUDA_API lamina_cuda_status lamina_cuda_nic_destroy(lamina_cuda_nic_end* end,
                                                            lamina_cuda_nic_left* left);

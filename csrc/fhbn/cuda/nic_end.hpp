@@ -21,7 +21,7 @@ enum class NicTrouble : std::uint32_t {
 // In the device's memory; written only by this end's kernels, which run one after the other.
 struct NicCursor {
   rdma::SendState state;
-  std::uint64_t told;  // the number that the peer's memory was given last
+  std::uint64_t notified;  // the last number written to the peer's memory
   NicTrouble trouble;
 };
 
@@ -36,7 +36,7 @@ struct NicMailbox {
   } report;
 };
 
-// What every kernel is told: it never changes, so it may lie in a captured graph. Pointers are as the device
+// Every kernel's arguments: constant, so they may be part of a captured graph. Pointers are as the device
 // addresses them; `local_address` is as the NIC does.
 struct NicEnd {
   rdma::SendQueue queue;
@@ -62,6 +62,6 @@ struct NicEnd {
 };
 
 // Of what the library keeps of it.
-NicEnd& end_of(lamina_cuda_nic_end& kept);
+NicEnd& end_of(lamina_cuda_nic_end& retained);
 
 }  // namespace lamina::fhbn::cuda

@@ -64,11 +64,11 @@ inline std::string sentence_of(const Mailbox::Report& report, bool sends, const 
       return "part " + std::to_string(report.part) + " of the message from " + peer + " has " +
              std::to_string(report.has) + " bytes and its buffer has room for " + std::to_string(report.room);
   }
-  return "the channel's end holds a failure that nobody knows";
+  return "the channel's end has an unknown failure";
 }
 
 // With where it happened. What came before was sent or received, and nothing after.
-inline std::string told(const Mailbox::Report& report, bool sends, const std::string& peer) {
+inline std::string notified(const Mailbox::Report& report, bool sends, const std::string& peer) {
   return sentence_of(report, sends, peer) + " (at message " + std::to_string(report.seqno) +
          "; this end does nothing since)";
 }

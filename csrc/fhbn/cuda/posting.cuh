@@ -12,7 +12,7 @@ namespace lamina::fhbn::cuda {
 
 constexpr int kWarpThreads = 32;
 
-// How a thread of a device reaches a queue (rdma/queue.hpp). A release orders memory and registers alike.
+// How a thread of a device reaches a queue (rdma/queue.hpp). A release orders both memory and registers.
 struct DeviceOrder {
   static LAMINA_DEVICE void store_release(std::uint32_t* word, std::uint32_t value) {
     store_release_sys(word, value);
@@ -51,7 +51,7 @@ LAMINA_DEVICE void fail(const NicEnd& nic, NicTrouble trouble, const rdma::Compl
   NicMailbox::Report& report = nic.mailbox->report;
   report.syndrome = static_cast<std::uint32_t>(completed.syndrome);
   report.vendor_syndrome = completed.vendor_syndrome;
-  // Its queue pair is gone then, and answers no more; its line has come before.
+  // Its queue pair is destroyed then and no longer answers; its line arrived before.
   report.closed = is_open(*nic.peer_line()) ? 0 : 1;
   store_release_sys(reinterpret_cast<std::uint32_t*>(&report.trouble), static_cast<std::uint32_t>(trouble));
 }
@@ -110,11 +110,11 @@ LAMINA_DEVICE bool make_room(const NicEnd& nic, Posting& posting) {
 
 // What an end's own line says now goes to the same line of the peer's memory.
 LAMINA_DEVICE rdma::ShortInline put_line(const NicEnd& nic, Posting& posting, std::uint64_t seqno) {
-  Side told{};
-  told.seqno = seqno;
-  told.unheard = 1;
+  Side notified{};
+  notified.seqno = seqno;
+  notified.unheard = 1;
   const std::uint64_t offset = nic.sends ? offsetof(Ring, published) : offsetof(Ring, consumed);
-  return noted(posting, rdma::put_inline<rdma::kShortInline>(nic.queue, posting.state, &told,
+  return noted(posting, rdma::put_inline<rdma::kShortInline>(nic.queue, posting.state, &notified,
                                                              {nic.remote_address + offset, nic.remote_key},
                                                              kLineBytes));
 }
@@ -143,7 +143,7 @@ LAMINA_DEVICE bool post_message(const NicEnd& nic, std::uint64_t seqno, std::uin
   Posting posting{cursor.state};
   const bool posted = put_message(nic, posting, seqno, bytes);
   cursor.state = posting.state;
-  if (posted) cursor.told = seqno + 1;
+  if (posted) cursor.notified = seqno + 1;
   return posted;
 }
 
@@ -166,34 +166,34 @@ LAMINA_DEVICE void ring_for_one(const NicEnd& nic, Posting& posting, const Reque
     fence_sys();  // the stores below are other threads'
     rdma::take_half(nic.queue, posting.state);
   }
-  Chunk chunks[kChunks], mine{};
+  Chunk chunks[kChunks], own{};
   std::memcpy(chunks, &request, sizeof chunks);
   LAMINA_UNROLL
   for (int i = 0; i < kChunks * 4; ++i) {
     const std::uint32_t word = shuffle(chunks[i / 4].words[i % 4], 0);
-    if (thread_index() == i / 4) mine.words[i % 4] = word;
+    if (thread_index() == i / 4) own.words[i % 4] = word;
   }
   half = shuffle(half, 0);
   sync_warp();
   if (half == kNoHalf || thread_index() >= kChunks) return;
   auto* const there = reinterpret_cast<std::byte*>(nic.queue.registers) + half;
-  store_together(reinterpret_cast<Chunk*>(there) + thread_index(), mine);
+  store_together(reinterpret_cast<Chunk*>(there) + thread_index(), own);
 }
 
 // For the first warp of a block, of which `seqno` counts in the first lane: tells the sender what was
-// consumed, unless it was told that before.
+// consumed, unless it was notified before.
 LAMINA_DEVICE void post_consumed(const NicEnd& nic, std::uint64_t seqno) {
   const bool first = thread_index() == 0;
   NicCursor& cursor = *nic.cursor;
   Posting posting;
   rdma::ShortInline request{};
-  bool rings = first && cursor.trouble == NicTrouble::kNone && cursor.told != seqno;
+  bool rings = first && cursor.trouble == NicTrouble::kNone && cursor.notified != seqno;
   if (first) posting.state = cursor.state;
   if (rings) rings = make_room(nic, posting);
   if (rings) request = put_line(nic, posting, seqno);
   ring_for_one(nic, posting, request, rings);
   if (first) cursor.state = posting.state;
-  if (rings) cursor.told = seqno;
+  if (rings) cursor.notified = seqno;
 }
 
 }  // namespace lamina::fhbn::cuda

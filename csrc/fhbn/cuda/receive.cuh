@@ -115,12 +115,12 @@ LAMINA_KERNEL(kCopyThreads) recv(const FetchArgs args) {
   const bool others_held = seqno != cursor.consumed;
   const Fault fault =
       others_held ? Fault::kOthersHeld : found_by_first(end, [&] { return await_message(end, seqno); });
-  const Misfit found = fault != Fault::kNone ? Misfit{fault} : misfit(args);
-  if (found.fault == Fault::kNone) scatter(args);
+  const Misfit match = fault != Fault::kNone ? Misfit{fault} : misfit(args);
+  if (match.fault == Fault::kNone) scatter(args);
   if (!is_last(end)) return;
   const bool first = thread_index() == 0;
-  if (found.fault != Fault::kNone) {
-    if (first) fail(end, found.fault, seqno, found.part, found.has, found.room);
+  if (match.fault != Fault::kNone) {
+    if (first) fail(end, match.fault, seqno, match.part, match.has, match.room);
     return;
   }
   if (first) {
@@ -139,11 +139,11 @@ LAMINA_KERNEL(kCopyThreads) fetch(const FetchArgs args) {
   const End& end = args.end;
   const Cursor& cursor = *end.cursor;
   if (is_over(end)) return;
-  const bool held = cursor.next != cursor.consumed;
-  const Misfit found = held ? misfit(args) : Misfit{Fault::kNothingHeld};
-  if (found.fault == Fault::kNone) scatter(args);
-  if (!is_last(end) || thread_index() != 0 || found.fault == Fault::kNone) return;
-  fail(end, found.fault, cursor.next - (held ? 1 : 0), found.part, found.has, found.room);
+  const bool stored = cursor.next != cursor.consumed;
+  const Misfit match = stored ? misfit(args) : Misfit{Fault::kNothingHeld};
+  if (match.fault == Fault::kNone) scatter(args);
+  if (!is_last(end) || thread_index() != 0 || match.fault == Fault::kNone) return;
+  fail(end, match.fault, cursor.next - (stored ? 1 : 0), match.part, match.has, match.room);
 }
 
 // Of the oldest message. It may be that of a NIC's end: what posts reads it there.

@@ -30,13 +30,13 @@ void require_order() {
 
 int dmabuf_of(const std::byte* memory, std::size_t bytes) {
   constexpr unsigned kSince = 11070;
-  void* found = nullptr;
+  void* match = nullptr;
   cudaDriverEntryPointQueryResult known{};
-  lamina::cuda::check(cudaGetDriverEntryPointByVersion("cuMemGetHandleForAddressRange", &found, kSince,
+  lamina::cuda::check(cudaGetDriverEntryPointByVersion("cuMemGetHandleForAddressRange", &match, kSince,
                                                        cudaEnableDefault, &known),
                       "asking for the driver's dmabufs");
   int file = -1;
-  const auto give = reinterpret_cast<decltype(&cuMemGetHandleForAddressRange)>(found);
+  const auto give = reinterpret_cast<decltype(&cuMemGetHandleForAddressRange)>(match);
   const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   const auto address = static_cast<CUdeviceptr>(reinterpret_cast<std::uintptr_t>(memory));
   const CUresult given =

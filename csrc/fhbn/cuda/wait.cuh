@@ -39,12 +39,12 @@ struct Change {
 
 // Looks at the peer's line until it is no longer at `seen`. Whatever else ends the wait, one more look comes
 // after it: what the peer did before it closed or ended counts.
-LAMINA_DEVICE Change wait_for_change(const End& end, const Side& line, std::uint64_t seen) {
+LAMINA_DEVICE Change wait_for_change(const End& end, const Side& line, std::uint64_t observed) {
   const std::uint64_t start = global_timer();
   while (true) {
     LAMINA_UNROLL_1
     for (int look = 0; look < kLooks; ++look) {
-      if (look_sys(&line.seqno) != seen) return {Fault::kNone, load_acquire_sys(&line.seqno)};
+      if (look_sys(&line.seqno) != observed) return {Fault::kNone, load_acquire_sys(&line.seqno)};
     }
     Fault fault = Fault::kNone;
     if (!is_open(line)) {
@@ -58,7 +58,7 @@ LAMINA_DEVICE Change wait_for_change(const End& end, const Side& line, std::uint
     }
     if (fault != Fault::kNone) {
       const std::uint64_t seqno = load_acquire_sys(&line.seqno);
-      return {seqno != seen ? Fault::kNone : fault, seqno};
+      return {seqno != observed ? Fault::kNone : fault, seqno};
     }
   }
 }

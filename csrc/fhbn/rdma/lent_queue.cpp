@@ -53,7 +53,7 @@ lamina_cuda_nic LentQueue::for_device(std::int64_t timeout_ns) const {
 void LentQueue::close(const lamina_cuda_nic_left& left) {
   if (left.works == 0 || left.closed != 0 || !owner_.is_here() || peer_has_ended()) return;
   writer_->resume(std::bit_cast<SendState>(left.state));
-  say_goodbye(*writer_, sends_ ? offsetof(Ring, published) : offsetof(Ring, consumed), left.told);
+  say_goodbye(*writer_, sends_ ? offsetof(Ring, published) : offsetof(Ring, consumed), left.notified);
 }
 
 }  // namespace lamina::fhbn::rdma

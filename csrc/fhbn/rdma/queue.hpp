@@ -8,7 +8,7 @@
 #include "fhbn/rdma/wqe.hpp"
 #include "fhbn/wire.hpp"
 
-// A function for either side that is told by its `Order` how to reach the memory; an order may be for one
+// A function for either side; its `Order` says how to reach the memory; an order may be for one
 // side only, of which nvcc would warn.
 #ifdef __CUDACC__
 #define LAMINA_HD_OF_ORDER _Pragma("nv_exec_check_disable") template <typename Order>
@@ -19,7 +19,7 @@
 // A send queue as an mlx5 NIC and the posting side share it. None of it owns anything or knows its maker (a
 // driver or a softnic), and all of it can be among a kernel's arguments.
 //
-// The NIC is told in three steps, each to be seen after the one before: the request in the queue, the number
+// The NIC is notified in three steps, each visible after the one before: the request in the queue, the number
 // of blocks in the doorbell record, and the request's first 8 bytes (its doorbell) in a register of the UAR
 // page. An `Order` has the accesses that it takes:
 //   store_release(word, value)   to memory: what was written before is seen before
@@ -38,7 +38,7 @@ struct LocalMemory {
   std::uint32_t key;
 };
 
-// The peer's, as the peer's NIC knows it: what the handshake has told.
+// The peer's, as the peer's NIC knows it: from the handshake.
 struct RemoteMemory {
   std::uint64_t address;
   std::uint64_t bytes;
@@ -77,13 +77,13 @@ LAMINA_HD constexpr bool is_sound(const SendQueue& send, const CompletionQueue& 
 
 // How far a queue is, for the posting side. Numbers of blocks go on beyond the queue's end.
 struct SendState {
-  std::uint32_t next = 0;    // the first block not yet written
-  std::uint32_t rung = 0;    // the first one that the NIC has not been told of
-  std::uint32_t latest = 0;  // where the latest request begins
-  std::uint32_t asked = 0;   // behind the latest request that asked for a completion
-  std::uint32_t done = 0;    // all before it are done
-  std::uint32_t taken = 0;   // completions
-  std::uint32_t half = 0;    // of the registers, in bytes: where the next doorbell goes
+  std::uint32_t next = 0;       // the first block not yet written
+  std::uint32_t rung = 0;       // the first one that the NIC was not notified of
+  std::uint32_t latest = 0;     // where the latest request begins
+  std::uint32_t signalled = 0;  // behind the latest request that asked for a completion
+  std::uint32_t done = 0;       // all before it are done
+  std::uint32_t taken = 0;      // completions
+  std::uint32_t half = 0;       // of the registers, in bytes: where the next doorbell goes
 };
 
 LAMINA_HD constexpr std::uint32_t free_blocks(const SendQueue& queue, const SendState& state) {
@@ -95,12 +95,13 @@ LAMINA_HD constexpr std::uint32_t free_blocks(const SendQueue& queue, const Send
 // request whose completion tells of its first only: there is room for another one.
 LAMINA_HD constexpr Completion moderated(const SendQueue& queue, const SendState& state,
                                          std::uint32_t blocks) {
-  return state.next + blocks - state.asked >= queue.blocks / 4 ? Completion::kAsked : Completion::kWithLater;
+  return state.next + blocks - state.signalled >= queue.blocks / 4 ? Completion::kAsked
+                                                                   : Completion::kWithLater;
 }
 
 // Puts a request behind the others; there has to be room. At the queue's end it goes on at its beginning,
-// between any two segments. The NIC does not look before ring(). Returns it, for who would have to read the
-// queue over a bus.
+// between any two segments. The NIC does not look before ring(). Returns it, for callers that would have to
+// read the queue over a bus.
 template <typename Request>
 LAMINA_HD Request put(const SendQueue& queue, SendState& state, const Request& request,
                       std::uint32_t segments) {
@@ -115,7 +116,7 @@ LAMINA_HD Request put(const SendQueue& queue, SendState& state, const Request& r
   }
   state.latest = state.next;
   state.next += blocks_of(segments);
-  if (request.control.flags == static_cast<std::uint8_t>(Completion::kAsked)) state.asked = state.next;
+  if (request.control.flags == static_cast<std::uint8_t>(Completion::kAsked)) state.signalled = state.next;
   return request;
 }
 
@@ -202,7 +203,7 @@ LAMINA_HD bool take_completion(const CompletionQueue& queue, SendState& state, C
   if (kind_of(kind_owner) != CompletionKind::kRequest) {
     completed = {true, static_cast<Syndrome>(entry.syndrome), entry.vendor_syndrome};
   }
-  // The request's first block, of which 16 bits are told: at least that one is done. The NIC's word is
+  // The request's first block, of which 16 bits are reported: at least that one is done. The NIC's word is
   // believed as far as it can be true.
   const auto ahead = static_cast<std::uint16_t>(big_endian(entry.block) - state.done);
   if (ahead < state.next - state.done) state.done += ahead + 1u;

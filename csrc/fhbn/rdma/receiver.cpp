@@ -11,7 +11,7 @@ Receiver::Receiver(std::shared_ptr<Segment> segment, std::shared_ptr<Writer> wri
                    std::shared_ptr<const Peer> peer, Duration longest_spin)
     : ring_(std::move(segment), std::move(peer), longest_spin),
       writer_(std::move(writer)),
-      told_(ring_.consumed()) {
+      notified_(ring_.consumed()) {
   store_release(ring_.segment().ring().published.unheard, kUnheard);
 }
 
@@ -55,7 +55,7 @@ void Receiver::give_back(std::uint64_t seqno) {
   if (!owner_.is_here()) return;
   ring_.give_back(seqno);
   const std::lock_guard lock(posting_);
-  if (std::exchange(told_, consumed()) == consumed()) return;
+  if (std::exchange(notified_, consumed()) == consumed()) return;
   try {
     write_line();
   } catch (const NicError&) {
@@ -64,7 +64,7 @@ void Receiver::give_back(std::uint64_t seqno) {
 }
 
 void Receiver::write_line() {
-  writer_->write_line(offsetof(Ring, consumed), {told_, state_, kUnheard});
+  writer_->write_line(offsetof(Ring, consumed), {notified_, state_, kUnheard});
   writer_->ring();
 }
 
@@ -74,7 +74,7 @@ void Receiver::close() {
   if (std::exchange(state_, State::kClosed) == State::kClosed) return;
   ring_.close();
   if (load_acquire(segment().ring().published.state) != State::kOpen || peer().has_ended()) return;
-  say_goodbye(*writer_, offsetof(Ring, consumed), told_);
+  say_goodbye(*writer_, offsetof(Ring, consumed), notified_);
 }
 
 }  // namespace lamina::fhbn::rdma

@@ -43,7 +43,7 @@ private:
   fhbn::Receiver ring_;
   std::mutex posting_;  // the writer, and what follows
   std::shared_ptr<Writer> writer_;
-  std::uint64_t told_;  // how much the sender knows to be consumed
+  std::uint64_t notified_;  // how much the sender knows to be consumed
   State state_ = State::kOpen;
   Reminder reminder_;
   Owner owner_;

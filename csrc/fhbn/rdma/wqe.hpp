@@ -29,7 +29,7 @@ LAMINA_HD constexpr std::uint64_t big_endian(std::uint64_t value) {
 
 enum class Opcode : std::uint8_t { kNothing = 0x00, kRdmaWrite = 0x08 };
 
-// The completion of a request that does not ask for one is told by that of a later one.
+// A request without a completion of its own is completed by that of a later one.
 enum class Completion : std::uint8_t { kWithLater = 0, kAsked = 0x08 };
 
 struct ControlSegment {

@@ -60,7 +60,7 @@ LAMINA_DEVICE float added_up(float value) {
   for (int mask = 1; mask < 32; mask *= 2) value += shuffle_xor(value, mask);
   if constexpr (kLanes > 32) {
     auto* const parts = reinterpret_cast<float*>(shared_memory());
-    sync_block();  // everybody has read those of the sum before
+    sync_block();  // all threads have read the previous sum's
     if (thread_index() % 32 == 0) parts[thread_index() / 32] = value;
     sync_block();
     value = 0;
@@ -86,11 +86,11 @@ norm(const NormArgs args) {
   const int first = thread_index() % kLanes * Some::kCount;
   const auto width = static_cast<float>(shape.width);
 
-  Some kept[kKept];
+  Some retained[kKept];
   LAMINA_UNROLL
   for (int k = 0; k < kKept; ++k) {
     if (first + k * kStep < shape.width)
-      kept[k] = few<Element>(static_cast<const void*>(x), first + k * kStep);
+      retained[k] = few<Element>(static_cast<const void*>(x), first + k * kStep);
   }
   if (args.added != nullptr) {
     LAMINA_UNROLL
@@ -100,8 +100,8 @@ norm(const NormArgs args) {
       const Some other = few<Element>(args.added, dense + at);
       LAMINA_UNROLL
       for (int i = 0; i < Some::kCount; ++i)
-        kept[k].at[i] = Element::store(Element::load(kept[k].at[i]) + Element::load(other.at[i]));
-      few<Element>(args.sum, dense + at) = kept[k];
+        retained[k].at[i] = Element::store(Element::load(retained[k].at[i]) + Element::load(other.at[i]));
+      few<Element>(args.sum, dense + at) = retained[k];
     }
   }
   float mean = 0;
@@ -111,7 +111,7 @@ norm(const NormArgs args) {
     for (int k = 0; k < kKept; ++k) {
       if (first + k * kStep >= shape.width) continue;
       LAMINA_UNROLL
-      for (int i = 0; i < Some::kCount; ++i) sum += Element::load(kept[k].at[i]);
+      for (int i = 0; i < Some::kCount; ++i) sum += Element::load(retained[k].at[i]);
     }
     mean = added_up<kLanes>(sum) / width;
   }
@@ -121,7 +121,7 @@ norm(const NormArgs args) {
     if (first + k * kStep >= shape.width) continue;
     LAMINA_UNROLL
     for (int i = 0; i < Some::kCount; ++i) {
-      const float value = Element::load(kept[k].at[i]) - mean;
+      const float value = Element::load(retained[k].at[i]) - mean;
       squares += value * value;
     }
   }
@@ -134,7 +134,7 @@ norm(const NormArgs args) {
     if (args.weight != nullptr && !shape.wide_weight) weights = few<Element>(args.weight, at);
     LAMINA_UNROLL
     for (int i = 0; i < Some::kCount; ++i) {
-      float value = (Element::load(kept[k].at[i]) - mean) * scale;
+      float value = (Element::load(retained[k].at[i]) - mean) * scale;
       if (shape.rounds_first) value = rounded<Element>(value);
       if (args.weight != nullptr) {
         value *=
@@ -186,7 +186,7 @@ rotate(const RotaryArgs args) {
                              : Element::load(reinterpret_cast<const Storage*>(of_row)[at]);
   };
   const auto product = [&](float a, float b) { return shape.wide ? a * b : rounded<Element>(a * b); };
-  const bool side_by_side = shape.pairs || shape.apart;
+  const bool side_by_side = shape.pairs || shape.interleaved;
   const float low = Element::load(x[side_by_side ? 2 * two : two]);
   const float high = Element::load(x[side_by_side ? 2 * two + 1 : half + two]);
   const int first = shape.pairs ? 2 * two : two;

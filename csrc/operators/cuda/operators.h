@@ -7,7 +7,7 @@
 #include "attention/cuda/decode.h"
 #include "cuda/library.h"
 
-// What lies between a slice's matrix products on an NVIDIA GPU, as operators/kernels.hpp has it for a CPU: a
+// What lies between a slice's matrix products on an NVIDIA GPU, as in operators/kernels.hpp for a CPU: a
 // few of torch's operators in one kernel, each step rounded as torch rounds it. Sums are added up in an order
 // of their own.
 //
@@ -34,7 +34,7 @@ typedef struct {
   int32_t head_dim;
   int32_t rotated;      // even
   int32_t pairs;        // neighbours are rotated into each other, else halves
-  int32_t apart;        // which lie number by number in turn in x
+  int32_t interleaved;  // which lie number by number in turn in x
   int32_t half_tables;  // with one number for both halves
   int32_t wide;         // nothing is rounded before the sum
   int32_t wide_tables;  // cos and sin are float32

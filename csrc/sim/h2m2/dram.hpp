@@ -30,7 +30,7 @@ struct DramTiming {
 // of each group is one *block* of a channel, and consecutive blocks go to consecutive channels, then to
 // consecutive banks. A channel serves in the order in which it is asked, opens rows ahead as far as its queue
 // sees, leaves them open, and refreshes all of its banks at once, channels taking turns. Reads and writes are
-// alike.
+// identical.
 class Dram {
 public:
   struct Counts {
@@ -65,7 +65,7 @@ private:
     double closed = kNever;  // can be opened from here on
   };
   struct Channel {
-    std::vector<Bank> banks;     // those of one row of the board beside each other
+    std::vector<Bank> banks;     // those of one row of the board are adjacent
     std::vector<double> column;  // of each group, its last burst's command
     std::vector<double> opened;  // the last four, oldest first
     double bus = 0;              // free from here on

@@ -240,7 +240,7 @@ public:
     while (Core* core = earliest()) {
       if (!step(*core)) continue;
       core->computed = std::max(core->computed, core->arrived) + core->item.compute_ns;
-      core->held.emplace_back(core->item_bytes, core->computed);
+      core->stored.emplace_back(core->item_bytes, core->computed);
       next(items, static_cast<std::size_t>(core - cores_.data()));
     }
     double end = begin;
@@ -254,7 +254,7 @@ private:
     double computed = 0;  // when its unit is done with all it has been given
     double arrived = 0;   // when the item is there
     std::int64_t index = 0;
-    std::int64_t asked = 0;  // blocks
+    std::int64_t blocks = 0;  // requested
     Item item;
     std::int64_t item_bytes = 0;
     std::size_t piece = 0;
@@ -262,7 +262,7 @@ private:
     std::int64_t page = -1;  // the last one translated
     bool active = false;
     std::deque<std::pair<std::int64_t, double>>
-        held;  // items in the scratchpad, and when each is computed on
+        stored;  // items in the scratchpad, and when each is computed on
     std::int64_t held_bytes = 0;
   };
 
@@ -279,20 +279,20 @@ private:
 
   // Of those that ask at one time, the one that has asked for the least: they take turns.
   Core* earliest() {
-    Core* found = nullptr;
+    Core* match = nullptr;
     for (Core& core : cores_) {
       if (!core.active) continue;
-      if (!found || std::pair(core.at, core.asked) < std::pair(found->at, found->asked)) found = &core;
+      if (!match || std::pair(core.at, core.blocks) < std::pair(match->at, match->blocks)) match = &core;
     }
-    return found;
+    return match;
   }
 
   // Asks for a block, or finds out that it has to wait: for room in the scratchpad, a translation, or a
   // channel. Whether the item is then complete.
   bool step(Core& core) {
-    while (core.held_bytes > spm_bytes_ && !core.held.empty()) {
-      const auto [bytes, computed] = core.held.front();
-      core.held.pop_front();
+    while (core.held_bytes > spm_bytes_ && !core.stored.empty()) {
+      const auto [bytes, computed] = core.stored.front();
+      core.stored.pop_front();
       core.held_bytes -= bytes;
       if (computed > core.at) {
         core.at = computed;
@@ -319,7 +319,7 @@ private:
     const std::int64_t bytes = std::min({piece.bytes - core.done, (address / block + 1) * block - address,
                                          (page + 1) * page_bytes_ - address});
     core.arrived = std::max(core.arrived, dram_.serve(address, bytes, core.at) + latency_ns_);
-    ++core.asked;
+    ++core.blocks;
     core.done += bytes;
     if (core.done < piece.bytes) return false;
     core.done = 0;
@@ -378,8 +378,8 @@ std::vector<KernelReplay> replay_layer(const Board& board, const Shape& shape, c
   const auto multiply = [&](Kernel kernel, double rows, double columns) {
     if (columns == 0 || batch == 0) return;
     const Gemm matrix = closed.matrix(rows, columns);
-    const double held = static_cast<double>(batch) * rows * shape.element_bytes;
-    if (held > board.spm_bytes * count) {
+    const double stored = static_cast<double>(batch) * rows * shape.element_bytes;
+    if (stored > board.spm_bytes * count) {
       throw std::invalid_argument("the batch's activations do not fit into half of the scratchpads");
     }
     const MatrixItems items(board, reading, matrix, batch, shape.element_bytes, at, places.activations(),

@@ -140,12 +140,13 @@ Layout::Use Layout::use(const Mapping& mapping, std::int64_t columns) const {
   };
   for (const Part part : {Part::kQkv, Part::kFc}) {
     std::int64_t& hbm = part == Part::kQkv ? use.hbm_qkv : use.hbm_fc;
-    // All layers are alike, except that of whole layers the first are on the one side and the last on the
+    // All layers are identical, except that of whole layers the first are on the one side and the last on the
     // other.
     const int n = part == Part::kQkv ? mapping.qkv : mapping.fc;
-    const int alike = mapping.whole_layers ? n : shape_.layers;
-    if (alike > 0) add(region(part), split(mapping, 0, part), alike, hbm);
-    if (alike < shape_.layers) add(region(part), split(mapping, alike, part), shape_.layers - alike, hbm);
+    const int uniform = mapping.whole_layers ? n : shape_.layers;
+    if (uniform > 0) add(region(part), split(mapping, 0, part), uniform, hbm);
+    if (uniform < shape_.layers)
+      add(region(part), split(mapping, uniform, part), shape_.layers - uniform, hbm);
   }
   add(lm_head_, lm_head_split(mapping), 1, use.hbm_fc);
   const std::int64_t heads = mapping.whole_layers ? std::int64_t{mapping.attention} * shape_.kv_heads
@@ -207,7 +208,7 @@ std::int64_t most_columns(const Board& board, const Shape& shape) {
     const double lpddr = room.lpddr_bytes - board.page_bytes;
     return some_fit(heads, hbm, lpddr) && some_fit(layers, hbm, lpddr);
   };
-  // More cannot be numbered. However many fit beside the weights on one side, with the other empty, need no
+  // More cannot be numbered. However many fit next to the weights on one side, with the other empty, need no
   // trying; from there upwards, because a number may fail where a larger one fits: KV heads are coarse where
   // there are few of them.
   const std::int64_t most = INT32_MAX / Layout::slots_of_column(board, shape);

@@ -96,7 +96,7 @@ Reserve reserve_of(const Board& board, const Shape& shape);
 // What a mapping has to fit in when so many columns are in use.
 Room paged_room(const Board& board, const Shape& shape, std::int64_t columns);
 
-// Frames that a side's capacity comes to.
+// Frames in a side's capacity.
 std::int64_t frames_of(const Side& side, const Board& board);
 
 // The most columns for which, and for any smaller number of which, there are a mapping by heads and a mapping
@@ -107,7 +107,7 @@ std::int64_t most_columns(const Board& board, const Shape& shape);
 // paged for themselves: half a page each.
 std::int64_t waste_by_request(const Board& board, const Shape& shape, std::int64_t batch);
 
-// What the paper's equation 2 comes to for the activations, a tensor of batch x hidden in each layer: the
+// The paper's equation 2 for the activations, a tensor of batch x hidden in each layer: the
 // unused rest of its last page. At whole pages of weights and KV this is all there is.
 std::int64_t waste_of_activations(const Board& board, const Shape& shape, std::int64_t batch);
 

@@ -14,7 +14,7 @@ std::int64_t checked_columns(const Board& board, const Shape& shape, std::int64_
   const std::int64_t most = most_columns(board, shape);
   if (columns >= 1 && columns <= most) return columns;
   throw std::invalid_argument("the board has room for " + std::to_string(most) +
-                              " KV columns beside the weights, "
+                              " KV columns next to the weights, "
                               "and " +
                               std::to_string(columns) + " are asked for");
 }
@@ -52,11 +52,11 @@ Memory::Traffic Memory::apply(const Mapping& mapping) {
 Memory::Occupancy Memory::occupancy() const {
   if (!mapping_) return {};
   const Layout::Use use = layout_.use(*mapping_, columns_placed_);
-  std::int64_t held = 0;
+  std::int64_t stored = 0;
   for (std::size_t column = 0; column < placed_.size(); ++column) {
-    if (placed_[column]) held += slots_.live(static_cast<std::int64_t>(column));
+    if (placed_[column]) stored += slots_.live(static_cast<std::int64_t>(column));
   }
-  const std::int64_t content = layout_.weight_bytes() + held * layout_.slot_bytes();
+  const std::int64_t content = layout_.weight_bytes() + stored * layout_.slot_bytes();
   const std::int64_t wasted = (use.hbm() + use.lpddr) * layout_.page_bytes() - content;
   return {use.hbm_qkv, use.hbm_kv, use.hbm_fc, use.lpddr, wasted};
 }
@@ -85,7 +85,7 @@ void Memory::check_integrity() const {
   const Occupancy occupancy = this->occupancy();
   if (occupancy.hbm_qkv + occupancy.hbm_kv + occupancy.hbm_fc != pages_.used(Where::kHbm) ||
       occupancy.lpddr != pages_.used(Where::kLpddr)) {
-    throw std::logic_error("the pages in use are not those that the mapping comes to");
+    throw std::logic_error("the pages in use are not those of the mapping");
   }
 }
 
@@ -181,8 +181,8 @@ void Memory::note(Pages::Page page, Sides before, Sides after) {
 
 // Moves never need a frame that is not free: they leave the number of free frames of both sides together as
 // it is, and that is at least one, for what comes after them needs the others. If it is in HBM the next page
-// goes there, and otherwise the other way. Once all pages have gone one way, those that are left to go the
-// other way fit, because what everything comes to in the end does.
+// goes there, and otherwise the other way. Once all pages have moved one way, those that are left to move the
+// other way fit, because the final mapping fits.
 Memory::Traffic Memory::carry_out() {
   Traffic traffic;
   for (const Where side : {Where::kHbm, Where::kLpddr}) {

@@ -65,7 +65,7 @@ public:
   std::int64_t rows() const { return slots_.rows(); }  // sum over requests of ceil(tokens / mv_rows)
   Room room() const;  // what a mapping has to fit, in whole pages; KV in whole columns
 
-  // Allocates what is new straight where the mapping says, frees what nobody needs, and moves the rest.
+  // Allocates what is new straight where the mapping says, frees unused pages, and moves the rest.
   // Throws NoRoom, changing nothing, unless all that leaves at least one frame free. What fits room() always
   // does.
   Traffic apply(const Mapping& mapping);

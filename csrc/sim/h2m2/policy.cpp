@@ -87,7 +87,7 @@ private:
   std::array<Pieces, 3> pieces_;
 };
 
-// Weights are split alike, be they of qkv or fc.
+// Weights of qkv and fc are split in the same way.
 template <typename Cost>
 auto costs(const Cost& weights, const Cost& kv) {
   return [=](Sublayer sublayer) { return sublayer == Sublayer::kAttention ? kv : weights; };
@@ -155,7 +155,7 @@ auto flexgen(const Shape& shape, Shares shares) {
 }
 
 // Whole sublayers of whole layers, one side at work at a time: the best way to fill HBM with such pieces.
-// Layers are alike, so numbers of them say all.
+// Layers are identical, so their numbers suffice.
 std::optional<Mapping> naive(const Times& times, const Moment& moment, const Room& room) {
   const Shape& shape = times.shape();
   const int layers = shape.layers;
@@ -171,7 +171,7 @@ std::optional<Mapping> naive(const Times& times, const Moment& moment, const Roo
   const double attention_gain = gain({0, layers, 0, true});
   const double fc_gain = gain({0, 0, layers, true});
   double best = -std::numeric_limits<double>::infinity();
-  std::optional<Mapping> found;
+  std::optional<Mapping> match;
   for (int a = 0; a <= layers; ++a) {
     const double hbm = room.hbm_bytes - a * attention.bytes();
     const double lpddr = room.lpddr_bytes - (layers - a) * attention.bytes();
@@ -183,10 +183,10 @@ std::optional<Mapping> naive(const Times& times, const Moment& moment, const Roo
       const double gained = a * attention_gain + q * qkv_gain + f * fc_gain;
       if (gained <= best) continue;
       best = gained;
-      found = Mapping{q, a, f, true};
+      match = Mapping{q, a, f, true};
     }
   }
-  return found;
+  return match;
 }
 
 // As much of one sublayer in HBM as fits there, and of the others the best by exact search.
@@ -200,7 +200,7 @@ auto major(Sublayer most) {
     for (int n = pieces.most_in(room.hbm_bytes); n >= 0; --n) {
       Ranges ranges = all_mappings(shape);
       (most == Sublayer::kQkv ? ranges.qkv : most == Sublayer::kFc ? ranges.fc : ranges.attention) = {n, n};
-      if (const auto found = fastest(times, moment, room, ranges)) return found;
+      if (const auto match = fastest(times, moment, room, ranges)) return match;
     }
     return std::nullopt;
   };

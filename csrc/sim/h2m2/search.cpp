@@ -111,7 +111,7 @@ private:
   Footprint unit_;
 };
 
-// Numbers of KV groups on the HBM side that are still to be looked at, and what weights cost at least beside
+// Numbers of KV groups on the HBM side that are still to be looked at, and the least cost of weights with
 // any of them.
 struct Stretch {
   int from;
@@ -124,7 +124,7 @@ struct Stretch {
 Ranges all_mappings(const Shape& shape) { return {{0, shape.heads}, {0, shape.kv_heads}, {0, shape.heads}}; }
 
 std::optional<Mapping> fastest(const Times& times, const Moment& moment, const Room& room,
-                               const Ranges& asked) {
+                               const Ranges& given) {
   const Shape& shape = times.shape();
   const double layers = shape.layers;
   const auto qkv = table(shape.heads, [&](int n) { return layers * times.ns(Sublayer::kQkv, n, moment); });
@@ -136,16 +136,16 @@ std::optional<Mapping> fastest(const Times& times, const Moment& moment, const R
   }));
   // More in HBM than is best for a sublayer is of use only where LPDDR has no room for the rest.
   const bool roomy = total_bytes(shape, room.unit) <= room.lpddr_bytes;
-  Ranges ranges = asked;
-  const int best_qkv = best_of(qkv, asked.qkv);
-  const int best_attention = best_of(attention, asked.attention);
+  Ranges ranges = given;
+  const int best_qkv = best_of(qkv, given.qkv);
+  const int best_attention = best_of(attention, given.attention);
   if (roomy) {
     ranges.qkv.to = best_qkv;
     ranges.attention.to = best_attention;
   }
   const WeightSearch search(qkv, ranges.qkv, best_qkv, fc, ranges.fc, room.unit);
   double best = std::numeric_limits<double>::infinity();
-  std::optional<Mapping> found;
+  std::optional<Mapping> match;
   std::vector<Stretch> open{{ranges.attention.from, ranges.attention.to, search.least()}};
   while (!open.empty()) {
     const Stretch stretch = open.back();
@@ -153,22 +153,22 @@ std::optional<Mapping> fastest(const Times& times, const Moment& moment, const R
     // Attention's time falls up to its best number and rises from there.
     const int nearest = std::clamp(best_attention, stretch.from, stretch.to);
     const double bound = attention[static_cast<std::size_t>(nearest)] + stretch.weights_ns;
-    if (bound > best || (found && bound == best && stretch.from > found->attention)) continue;
+    if (bound > best || (match && bound == best && stretch.from > match->attention)) continue;
     const int a = (stretch.from + stretch.to) / 2;
     const Weights weights = search.best(room.hbm_bytes - a * room.unit.attention,
                                         room.lpddr_bytes - (shape.kv_heads - a) * room.unit.attention);
     const double ns = attention[static_cast<std::size_t>(a)] + weights.ns;
     // Of equals the one with the least attention in HBM, in whatever order they are looked at.
-    if (ns < best || (found && ns == best && a < found->attention)) {
+    if (ns < best || (match && ns == best && a < match->attention)) {
       best = ns;
-      found = Mapping{weights.qkv, a, weights.fc};
+      match = Mapping{weights.qkv, a, weights.fc};
     }
     // With more of attention in HBM there is less room for weights: these only get slower, or fit nowhere.
     const double above = roomy ? weights.ns : stretch.weights_ns;
     if (a < stretch.to && std::isfinite(above)) open.push_back({a + 1, stretch.to, above});
     if (a > stretch.from) open.push_back({stretch.from, a - 1, stretch.weights_ns});
   }
-  return found;
+  return match;
 }
 
 }  // namespace lamina::h2m2

@@ -66,9 +66,9 @@ KernelTime Chips::gemm(const Gemm& matrix, double batch, bool translated) const 
   if (matrix.columns == 0 || batch == 0) return {};
   // Activations stay in one half of the scratchpads while the other half takes the next weights. If they do
   // not fit, the weights come once for each part of the batch that does; no model of the paper needs that.
-  const double held = batch * matrix.rows * element_bytes_;
+  const double stored = batch * matrix.rows * element_bytes_;
   const double half = board_.spm_bytes * cores_;
-  const double passes = held > half ? std::ceil(held / half) : 1;
+  const double passes = stored > half ? std::ceil(stored / half) : 1;
   const double moved = passes * matrix.weight_bytes + batch * (matrix.rows + matrix.columns) * element_bytes_;
   const double fill_and_drain = 3 * board_.mm_size * board_.cycle_ns;
   return {matrix.waves * cycles_a_tile(board_, batch, passes) * board_.cycle_ns, moved * ns_per_byte_,
@@ -82,7 +82,7 @@ KernelTime Chips::attention(const Shape& shape, int groups, const Moment& moment
   const double kv_bytes = 2.0 * shape.head_dim * groups * tokens * element_bytes_;
   const double read = board_.reread_kv ? kv_bytes * shape.group() : kv_bytes;
   // Scores and weighted sum on the matrix-vector units; the softmax between them, three passes of the special
-  // function units, runs beside.
+  // function units, runs concurrently.
   const int width = (shape.head_dim + board_.mv_width - 1) / board_.mv_width;
   const double products = 2 * heads * static_cast<double>(moment.kv_rows) * width / cores_;
   const double softmax = 3 * heads * tokens / board_.vector_width / cores_;

@@ -15,19 +15,19 @@ Tlb::Tlb(int entries, double miss_ns, int walks_at_once)
 }
 
 double Tlb::translate(std::int64_t page, double at) {
-  if (const auto found = held_.find(page); found != held_.end()) {
-    by_use_.splice(by_use_.begin(), by_use_, found->second.place);
-    return std::max(at, found->second.known);
+  if (const auto match = stored_.find(page); match != stored_.end()) {
+    by_use_.splice(by_use_.begin(), by_use_, match->second.place);
+    return std::max(at, match->second.known);
   }
   ++misses_;
   double& walker = *std::min_element(walkers_.begin(), walkers_.end());
   walker = std::max(walker, at) + miss_ns_;
-  if (held_.size() == entries_) {
-    held_.erase(by_use_.back());
+  if (stored_.size() == entries_) {
+    stored_.erase(by_use_.back());
     by_use_.pop_back();
   }
   by_use_.push_front(page);
-  held_[page] = {by_use_.begin(), walker};
+  stored_[page] = {by_use_.begin(), walker};
   return walker;
 }
 

@@ -8,7 +8,7 @@
 namespace lamina::h2m2 {
 
 // The translations that a chip's MMU holds: the least recently used one makes room. A miss walks the flat
-// table, one access of so long, so many walks at once; whoever else asks for the page meanwhile waits for the
+// table, one access of so long, so many walks at once; other requests for the page meanwhile wait for the
 // same walk.
 class Tlb {
 public:
@@ -29,7 +29,7 @@ private:
   double miss_ns_;
   std::vector<double> walkers_;     // each free from here on
   std::list<std::int64_t> by_use_;  // the last used one first
-  std::unordered_map<std::int64_t, Entry> held_;
+  std::unordered_map<std::int64_t, Entry> stored_;
   std::int64_t misses_ = 0;
 };
 

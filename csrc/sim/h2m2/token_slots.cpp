@@ -43,25 +43,25 @@ void TokenSlots::join(Request request, std::int64_t tokens) {
   if (tokens < 0) throw std::invalid_argument("a request cannot have fewer than no tokens");
   require_free(tokens);
   Held joining{request, std::vector<Slot>(static_cast<std::size_t>(tokens))};
-  if (held_.size() == held_.capacity()) held_.reserve(std::max<std::size_t>(16, held_.size() * 2));
-  places_.insert(request, static_cast<FlatMap::Handle>(held_.size()));
+  if (stored_.size() == stored_.capacity()) stored_.reserve(std::max<std::size_t>(16, stored_.size() * 2));
+  places_.insert(request, static_cast<FlatMap::Handle>(stored_.size()));
 
   // Nothing below can fail.
   for (Slot& slot : joining.slots) slot = take_lowest();
   count(joining.slots, 1);
   rows_ += rows_of(tokens);
-  held_.push_back(std::move(joining));
+  stored_.push_back(std::move(joining));
 }
 
 void TokenSlots::grow() {
-  require_free(static_cast<std::int64_t>(held_.size()));
-  for (Held& each : held_) {
+  require_free(static_cast<std::int64_t>(stored_.size()));
+  for (Held& each : stored_) {
     if (each.slots.size() == each.slots.capacity())
       each.slots.reserve(std::max<std::size_t>(16, each.slots.size() * 2));
   }
 
   // Nothing below can fail.
-  for (Held& each : held_) {
+  for (Held& each : stored_) {
     const Slot slot = take_lowest();
     std::int64_t& live = live_[static_cast<std::size_t>(slot / slots_of_column_)];
     columns_in_use_ += live == 0;
@@ -69,11 +69,11 @@ void TokenSlots::grow() {
     rows_ += static_cast<std::int64_t>(each.slots.size()) % row_tokens_ == 0;
     each.slots.push_back(slot);
   }
-  tokens_ += static_cast<std::int64_t>(held_.size());
+  tokens_ += static_cast<std::int64_t>(stored_.size());
 }
 
 void TokenSlots::leave(Request request) {
-  const std::vector<Slot>& slots = held(request).slots;
+  const std::vector<Slot>& slots = stored(request).slots;
   const FlatMap::Handle place = places_.find(request);
   for (const Slot slot : slots) free_bits_[slot / kWordBits] |= std::uint64_t{1} << slot % kWordBits;
   for (const Slot slot : slots) lowest_word_ = std::min<std::size_t>(lowest_word_, slot / kWordBits);
@@ -81,12 +81,13 @@ void TokenSlots::leave(Request request) {
   rows_ -= rows_of(static_cast<std::int64_t>(slots.size()));
 
   places_.erase(request);
-  if (place + 1 < held_.size()) {
-    held_[place] = std::move(held_.back());
-    places_.erase(held_[place].request);
-    places_.insert(held_[place].request, place);  // never more entries than before: no new cells, cannot fail
+  if (place + 1 < stored_.size()) {
+    stored_[place] = std::move(stored_.back());
+    places_.erase(stored_[place].request);
+    places_.insert(stored_[place].request,
+                   place);  // never more entries than before: no new cells, cannot fail
   }
-  held_.pop_back();
+  stored_.pop_back();
 }
 
 std::int64_t TokenSlots::compact() {
@@ -94,7 +95,7 @@ std::int64_t TokenSlots::compact() {
   if (columns_in_use_ <= enough) return 0;
   const auto end = static_cast<Slot>(enough * slots_of_column_);
   std::int64_t copied = 0;
-  for (Held& each : held_) {
+  for (Held& each : stored_) {
     for (Slot& slot : each.slots) {
       if (slot < end) continue;
       free_bits_[slot / kWordBits] |= std::uint64_t{1} << slot % kWordBits;
@@ -110,12 +111,12 @@ std::int64_t TokenSlots::compact() {
 
 std::vector<TokenSlots::Request> TokenSlots::requests() const {
   std::vector<Request> requests;
-  requests.reserve(held_.size());
-  for (const Held& each : held_) requests.push_back(each.request);
+  requests.reserve(stored_.size());
+  for (const Held& each : stored_) requests.push_back(each.request);
   return requests;
 }
 
-std::span<const TokenSlots::Slot> TokenSlots::slots(Request request) const { return held(request).slots; }
+std::span<const TokenSlots::Slot> TokenSlots::slots(Request request) const { return stored(request).slots; }
 
 void TokenSlots::check_integrity() const {
   std::vector<std::uint64_t> free_bits(free_bits_.size(), ~std::uint64_t{0});
@@ -123,9 +124,9 @@ void TokenSlots::check_integrity() const {
   std::vector<std::int64_t> live(live_.size());
   std::int64_t tokens = 0;
   std::int64_t rows = 0;
-  if (places_.size() != held_.size()) broken("the map of requests and their list differ in number");
-  for (std::size_t place = 0; place < held_.size(); ++place) {
-    const Held& each = held_[place];
+  if (places_.size() != stored_.size()) broken("the map of requests and their list differ in number");
+  for (std::size_t place = 0; place < stored_.size(); ++place) {
+    const Held& each = stored_[place];
     const std::string name = "request " + std::to_string(each.request);
     if (places_.find(each.request) != place) broken(name + " is not where the map says");
     for (const Slot slot : each.slots) {
@@ -150,15 +151,15 @@ void TokenSlots::check_integrity() const {
   if (rows != rows_) broken("the rows are miscounted");
 }
 
-const TokenSlots::Held& TokenSlots::held(Request request) const {
+const TokenSlots::Held& TokenSlots::stored(Request request) const {
   const FlatMap::Handle place = places_.find(request);
   if (place == FlatMap::kNone) throw std::out_of_range("request " + std::to_string(request) + " is not here");
-  return held_[place];
+  return stored_[place];
 }
 
-void TokenSlots::require_free(std::int64_t asked) const {
-  if (asked <= free()) return;
-  throw NoRoom("asked for " + std::to_string(asked) + " token slots, but only " + std::to_string(free()) +
+void TokenSlots::require_free(std::int64_t slots) const {
+  if (slots <= free()) return;
+  throw NoRoom("asked for " + std::to_string(slots) + " token slots, but only " + std::to_string(free()) +
                " of " + std::to_string(capacity_) + " are free");
 }
 

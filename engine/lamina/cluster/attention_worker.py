@@ -15,6 +15,7 @@ from lamina.cluster.meeting import Channels, Meeting
 from lamina.cluster.messages import ArenaState, KvStored, Plan
 from lamina.fhbn.tensors import Part, views
 from lamina.kv import Arena
+from lamina.kv.copy import KvCopy, new_file, path_of
 from lamina.operators import Attended
 from lamina.pipeline import KvSlots, Turn
 from lamina.pipeline.arenas import AnyWorker, arena_shape, worker_over
@@ -71,6 +72,12 @@ class AttentionRole:
         # Whose prompts model workers compute, until all of their KV has come.
         self._coming: dict[int, Arrival] = {}
         self._channels: Channels[int] = Channels()  # by model worker
+        self._copy: KvCopy | None = None
+        # Of sequences that the copy has and no batch yet, some may have ended while there was no worker.
+        self._unbegun = set(range(batches))
+        # Memory for the copy of another worker.
+        self._offered = new_file("host") if config.layout.kv_copies == "worker" else None
+        front.kv_copy = path_of(self._offered) if self._offered else ""
         # Receives KV from prefill workers, which always covers all heads of this worker.
         store, _ = self._worker(Piece(self._heads), attends=False)
         # One that is emulated decodes alone: nothing comes.
@@ -103,6 +110,12 @@ class AttentionRole:
 
     def meet(self, meeting: Meeting) -> None:
         meeting.of_attention_worker(self._channels, self._pull.add, self._arena.shape)
+        if self._config.layout.kv_copies == "none":
+            return
+        if self._copy is None or self._copy.path != meeting.kv_copy:  # that of a new worker is empty
+            config = self._config
+            self._copy = KvCopy(meeting.kv_copy, self._arena, config.most_rows, config.max_positions)
+        meeting.kv_copied, self._pull.copy = self._copy.stored(), self._copy
 
     def abort(self) -> None:
         self._channels.abort()
@@ -118,6 +131,8 @@ class AttentionRole:
             self._kv_slots.expect(plan.delta)
         self._kv_slots.expect_none()  # their KV is computed anew
         self._coming.clear()
+        if self._copy:
+            self._copy.pause()
         for batch in range(self._schedule.batches):
             broken_off = batch in self._front.call.flying
             self._again[batch] = broken_off and (self._again[batch] or self._extended[batch])
@@ -140,13 +155,15 @@ class AttentionRole:
             self._kv_slots.forget(batch)
         if plan.active:
             self._extended[batch] = False
+        if self._copy:
+            self._copy.release(plan.delta.released.tolist())
         return self._kv_slots.apply(batch, plan.delta)
 
     def _begin(self, turn: Turn) -> None:
-        """A batch's iteration: who comes and goes, room for the new tokens, and whose they are."""
+        """A batch's iteration: joining and leaving sequences, slots of the new tokens, and their owners."""
         batch = turn.batch
         self._pull.until(lambda wait_s: self._front.has_plan(batch, turn.cycle, wait_s))
-        # What a GPU waits for may never come, and nobody waits for the GPU.
+        # What a GPU waits for may never come, and no thread waits for the GPU.
         while gpu.is_gpu(self._config.device) and not self._front.has_plan(batch, turn.cycle, LOOK_S):
             self._channels.check()
         plan = self._front.plan(batch, turn.cycle)
@@ -158,6 +175,9 @@ class AttentionRole:
         for arrival in arrivals:
             if arrival.name in computed:
                 self._coming[arrival.name] = arrival
+            elif self._copy:
+                self._copy.read(arrival.name, arrival.tokens, arrival.slots)
+        self._release_ended(batch)
         for arrival in self._kv_slots.expect(plan.delta):
             if arrival.name in computed:
                 self._coming[arrival.name] = arrival
@@ -176,6 +196,15 @@ class AttentionRole:
         ]
         plan_attention([(unit.worker, part) for unit, part in attending], self._arena, names, batch)
         self._running[batch] = [unit for unit, _ in attending]
+
+    def _release_ended(self, batch: int) -> None:
+        """Release what the copy has of sequences in no batch, once all batches are known."""
+        if not (self._copy and self._unbegun):
+            return
+        self._unbegun.discard(batch)
+        if not self._unbegun:
+            batches = range(self._schedule.batches)
+            self._copy.keep({name for each in batches for name in self._kv_slots.names(each).tolist()})
 
     def _forget(self, names: list[int]) -> None:
         """They were expected, and are not any more."""
@@ -240,6 +269,8 @@ class AttentionRole:
                         out = self._finish(unit, layer, views(later, *stored))
                 else:
                     out = self._finish(unit, layer, kv)
+            if self._copy and number == len(units) and layer == len(self._ops) - 1:
+                self._copy.append(batch, self._kv_slots.names(batch), self._kv_slots.newest[batch])
             self._heartbeat.stop()
             if number == len(units):
                 ended = self._recorder.now()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import IO, Any, cast
 
 import msgspec
 import numpy as np
@@ -16,6 +17,7 @@ from lamina.cluster.layout import CPU, ITERATIONS, Layout, Scaled, Trial, made_u
 from lamina.cluster.machine import LostError, Machine, Replaced, Workplace
 from lamina.cluster.memory import ClusterMemory
 from lamina.cluster.messages import (
+    NONE,
     ArenaState,
     ChosenTokens,
     Kind,
@@ -33,6 +35,7 @@ from lamina.fhbn import Listener, new_secret
 from lamina.fhbn.control import Deadline
 from lamina.gpu import is_gpu
 from lamina.kv import Faults, capacity
+from lamina.kv.copy import new_file, path_of
 from lamina.pipeline import (
     BatchDelta,
     BatchSnapshot,
@@ -70,10 +73,13 @@ class ClusterCore:
         source = source_of(model, options)
         self._own = contextlib.ExitStack()
         self.beyond_recovery = False  # workers that are lost are not replaced any more
+        self._copies: list[IO[bytes]] = []  # of KV, that this process has
         self._machine: Workplace = machine or self._own.enter_context(Machine())
         self.trials: tuple[Trial, ...] = ()
         try:
             cores = self._machine.cores(layout)
+            if layout.kv_copies != "none":
+                _require_place_for_copies(layout, source, self._machine)
             if layout.batches == "auto":
                 measure = partial(self._measured, model, options, max_sequences)
                 layout, self.trials = settle(layout, measure)
@@ -142,10 +148,12 @@ class ClusterCore:
         self._iterations = [0] * self.batches
         self._sizes = [0] * self.batches  # of what was launched and has not landed
         self._computing = [False] * self.batches  # parts of prompts, and no tokens
-        self._prompts_done: set[tuple[int, int]] = set()  # batch and cycle; nobody has asked yet
-        self._landed: dict[int, ChosenTokens] = {}  # what came before it was asked for
+        self._prompts_done: set[tuple[int, int]] = set()  # batch and cycle; not yet returned
+        self._landed: dict[int, ChosenTokens] = {}  # tokens that arrived before their land()
         # Attention workers that took over from others, until they have the KV of the batch's sequences.
         self._lacking: list[set[int]] = [set() for _ in range(self.batches)]
+        self._copied: list[dict[int, int]] = []  # tokens by sequence that attention workers' copies have
+        self._read_back: set[int] = set()  # sequences since that was asked
         self._recovery_attempts = 0
         # Since when workers have been there, in cycles; and the cycles of batches that came to nothing.
         self._since = [0] * layout.workers
@@ -154,7 +162,7 @@ class ClusterCore:
 
     def _start(self, source: ModelSource, options: CoreOptions, cores: list[int], max_sequences: int) -> None:
         layout, secret = self.layout, new_secret()
-        # It stays open for those who take over from others.
+        # It stays open for replacement workers.
         listener = Listener("front end", secret, host=self._machine.host)
         self._shared = WorkerConfig(
             name="",
@@ -184,7 +192,17 @@ class ClusterCore:
 
     def _configs(self, cores: list[int]) -> list[WorkerConfig]:
         places = zip(self.workers, cores, self.layout.devices, strict=True)
-        return [_config(self._shared, *place) for place in places]
+        configs = [_config(self._shared, *place) for place in places]
+        if self.layout.kv_copies in ("host", "disk"):
+            self._close_copies()
+            self._copies = [new_file(self.layout.kv_copies) for _ in self.layout.attending]
+            for number, file in zip(self.layout.attending, self._copies, strict=True):
+                configs[number] = replace(configs[number], kv_copy=path_of(file))
+        return configs
+
+    def _close_copies(self) -> None:
+        for file in self._copies:
+            file.close()
 
     def launch(self, batch: int, delta: BatchDelta, size: int, snapshot: BatchSnapshot | None = None) -> None:
         """Begin a batch's next iteration, of so many sequences; none if it has none.
@@ -198,8 +216,10 @@ class ClusterCore:
         if size or self._computing[batch]:
             self._launched[batch], self._sizes[batch] = self._cycles[batch], size
         lacking = self._lacking[batch]
-        parts = self._updates.to_attention(plan, snapshot, lacking)
-        full_plan = self._updates.to_model(plan, snapshot, lacking)
+        copied = self._updates.copied(snapshot, lacking, self._copied) if snapshot else NONE
+        self._read_back |= copied
+        parts = self._updates.to_attention(plan, snapshot, lacking, copied)
+        full_plan = self._updates.to_model(plan, snapshot, lacking, copied)
         own = self.schedule.pipelining == "fixed" and self.schedule.stages == 1
         lost: LostError | None = None
         for number in range(self.layout.attending.stop):
@@ -238,6 +258,7 @@ class ClusterCore:
         if self.prefill:
             self.prefill.clear(self.layout)
         self._workers.regroup(lost.workers, cycle, flying)
+        self._copied = [self._workers.kv_copied[number] for number in self.layout.attending]
         replaced = self._workers.replaced()
         for number in replaced:
             self._since[number] = cycle
@@ -247,6 +268,11 @@ class ClusterCore:
             self._lacking[batch] |= attention
         pools = {min(number, self.pools - 1) for number in attention}
         return Replaced(frozenset(self.layout.names[number] for number in replaced), frozenset(pools))
+
+    def read_back(self) -> set[int]:
+        """Return the sequences whose KV was read from copies since the last call."""
+        result, self._read_back = self._read_back, set()
+        return result
 
     def scaled(self, attention_workers: int) -> Scaled:
         """Return the layout with this many workers; raise an EngineError if it is impossible."""
@@ -311,7 +337,7 @@ class ClusterCore:
             return Landed(_NO_CHOICE, Spent(waited_s=time.perf_counter() - started), time.monotonic())
         place = self.schedule.place(batch, self._launched[batch], self.schedule.slices - 1)
         number = place * self.layout.ranks
-        # After workers have been replaced, batches may land in another order than they are asked for.
+        # After workers have been replaced, batches may land in another order than requested.
         while batch not in self._landed:
             tokens = self._workers.receive(number, ChosenTokens, deadline)
             self._require_sense(number, tokens)
@@ -377,7 +403,7 @@ class ClusterCore:
         return records.where(np.array([turn not in self._broken_off for turn in turns], np.bool_))
 
     def forget(self) -> None:
-        """Records and iterations begin anew: what was done so far nobody asked for."""
+        """Reset records and iterations, discarding the work so far."""
         deadline = Deadline(self.layout.timeout_s)
         for number in range(self.layout.attending.stop):
             self._workers.send(number, Order("forget"), deadline)
@@ -389,7 +415,7 @@ class ClusterCore:
         return self._workers.monitor.advanced(range(self.layout.workers))
 
     def worked_s(self) -> dict[str, float]:
-        """Seconds that each worker has worked, as of its last heartbeat; it is asked again."""
+        """Seconds that each worker has worked, as of its last heartbeat; sends the next one."""
         return self._workers.monitor.worked_s(self.workers)
 
     def _report(self, number: int, deadline: Deadline) -> Iterator[WorkRecords]:
@@ -400,7 +426,7 @@ class ClusterCore:
             yield part
 
     def check_integrity(self) -> None:
-        """Recount every arena; raise RuntimeError naming the first thing found wrong."""
+        """Recount every arena; raise RuntimeError naming the first error."""
         for name, state in self._arenas():
             if state.wrong:
                 raise RuntimeError(f"{name}: {state.wrong}")
@@ -442,6 +468,19 @@ class ClusterCore:
     def close(self) -> None:
         """End the workers. None is left when this returns."""
         self._own.close()
+        self._close_copies()
+
+
+def _require_place_for_copies(layout: Layout, source: ModelSource, machine: Workplace) -> None:
+    """Reject copies of KV where a worker's replacement could not open them."""
+    devices = {layout.devices[number] for number in layout.attending}
+    here = isinstance(machine, Machine) and hasattr(os, "memfd_create")
+    if not here or devices != {CPU} or source.emulation:
+        raise EngineError(
+            "layout-kv-copies-place",
+            f"kv_copies '{layout.kv_copies}': attention workers have to compute on cores of this machine, "
+            "under Linux; leave it out elsewhere",
+        )
 
 
 def _require_one_place(layout: Layout) -> None:

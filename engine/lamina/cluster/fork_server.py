@@ -35,7 +35,7 @@ LOOK_S = 1.0
 
 
 class ForkServer:
-    """Models by what was asked for, and the workers that have begun."""
+    """Models by their request, and the started workers."""
 
     def __init__(self) -> None:
         self._models = Models()
@@ -162,7 +162,7 @@ def load() -> None:
 
 def main() -> None:
     load()
-    # Nor may the driver of a GPU, which torch else begins when it is asked whether there is one.
+    # Nor may the driver of a GPU, which torch would initialise to answer whether there is one.
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     # Threads do not survive a fork: none may be started before it. Workers have a core each anyway.
     torch.set_num_threads(1)

@@ -30,14 +30,15 @@ class FrontEndLink:
         self._control = control
         self._recorder = recorder
         self._plans: dict[tuple[int, int], messages.Plan] = {}
-        self._peers: dict[str, str] | None = None
+        self._peers: messages.Peers | None = None
+        self.kv_copy = ""  # memory that an attention worker offers: see messages.Listening
         self.call = call  # the meeting that is on, or was last
         # What an attention worker answers, and what a prefill worker does with its jobs.
         self.check: Callable[[], messages.ArenaState] = lambda: messages.ArenaState(0)
         self.take: Callable[[messages.Compute | messages.Forget], None] = lambda job: None
 
     def plan(self, batch: int, cycle: int) -> messages.Plan:
-        """Wait for it; other plans that come first are kept."""
+        """Wait for it; other plans that arrive first are queued."""
         while (batch, cycle) not in self._plans:
             self.receive()
         return self._plans.pop((batch, cycle))
@@ -48,7 +49,7 @@ class FrontEndLink:
             self.look(timeout_s)
         return (batch, cycle) in self._plans
 
-    def peers(self) -> dict[str, str]:
+    def peers(self) -> messages.Peers:
         """Wait for all workers' addresses."""
         while self._peers is None:
             self.receive()
@@ -64,7 +65,7 @@ class FrontEndLink:
     def look(self, timeout_s: float = 0.0) -> None:
         """Take what has come, if anything: a worker that waits for others must not miss that they are lost.
 
-        Up to a plan: what is asked after it is asked of a worker that has begun it.
+        Stop at a plan: messages after it are for a worker that has started it.
         """
         plans = len(self._plans)
         while len(self._plans) == plans and readable(self._control, timeout_s):
@@ -86,8 +87,8 @@ class FrontEndLink:
                 self._plans[batch, cycle] = message
             case messages.Compute() | messages.Forget():
                 self.take(message)
-            case messages.Peers(addresses):
-                self._peers = addresses
+            case messages.Peers():
+                self._peers = message
             case messages.Regroup():
                 self._peers = None
                 self.call = message

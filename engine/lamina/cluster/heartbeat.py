@@ -24,7 +24,7 @@ FOREVER_S = 1e9
 MEETING_S = 60.0
 # A worker that is not stopped answers within this.
 ANSWER_S = 0.75
-# One that has no core, or whose thread is kept from answering by what another one computes, within this.
+# Limit for a worker without a core, or whose thread cannot answer while another one computes.
 BUSY_ANSWER_S = 10.0
 # One that begins imports and binds, which lets no other thread of it run.
 BEGINNING_S = 5.0
@@ -133,7 +133,7 @@ def _sampled(thread: int, native_id: int) -> tuple[float, bool]:
 
 
 class Patience(Deadline):
-    """A deadline that work moves: so long from now, or from when somebody was last seen to get on with it.
+    """A deadline that work moves: a fixed time from now, or from the last observed progress.
 
     A worker that computes a long prompt is slow and not lost; one that stands still is.
     """
@@ -158,13 +158,13 @@ class HeartbeatMonitor:
         self._timeout_s, self._runs, self._now = timeout_s, runs, now
         self._answer_s = ANSWER_S
         self._looked = now()
-        self._silent_s: dict[int, float] = {}  # of those that are asked and have not answered
+        self._silent_s: dict[int, float] = {}  # of workers with an unanswered heartbeat
         self._controls: dict[int, Control] = {}
         # Seconds that each has worked, as of its last answer, and those before it that were replaced.
         self._worked_s: defaultdict[int, float] = defaultdict(float)
         self._before_s: defaultdict[int, float] = defaultdict(float)
-        self._advanced: dict[int, float] = {}  # when each was last seen to have ended a piece of work
-        self.stopped: set[int] = set()  # of those that cannot go on, who does not even answer
+        self._advanced: dict[int, float] = {}  # when each last ended a piece of work, as observed
+        self.stopped: set[int] = set()  # workers that cannot continue and do not answer
 
     def add(self, number: int, control: Control) -> None:
         self._controls[number] = control
@@ -194,7 +194,7 @@ class HeartbeatMonitor:
         """Ask all that have answered; of those that cannot go on, why. It does not wait."""
         result: dict[int, str] = {}
         now = self._now()
-        # A front end that had no core itself has not seen how long the others were silent.
+        # A front end without a core itself cannot tell how long the others were silent.
         passed_s, self._looked = min(now - self._looked, MOST_GAP_S), now
         for number, control in list(self._controls.items()):
             try:
@@ -209,7 +209,7 @@ class HeartbeatMonitor:
         return result
 
     def worked_s(self, workers: Sequence[str]) -> dict[str, float]:
-        """Seconds that each worker has worked, as of when it was asked last; now it is asked again."""
+        """Seconds that each worker has worked, as of its last heartbeat; sends the next one."""
         self.look()  # a worker that cannot go on is noticed where it is waited for
         return {name: self._before_s[at] + self._worked_s[at] for at, name in enumerate(workers)}
 

@@ -23,6 +23,7 @@ from lamina.fhbn.control import Deadline
 from lamina.fhbn.device import DeviceReceiver
 from lamina.fhbn.tensors import DeviceMessage
 from lamina.kv import Arena
+from lamina.kv.copy import KvCopy
 from lamina.pipeline.kv_slots import Arrival
 
 # K and V of a piece, together: as long as it takes to store them, a QKV message has to wait. On a core of an
@@ -92,6 +93,7 @@ class KvPull:
         # worker gets the plan that announces the name.
         self._early: dict[Receiver, Message] = {}
         self._coming: dict[int, _Incoming] = {}
+        self.copy: KvCopy | None = None  # is brought up to date meanwhile
 
     def add(self, receiver: Receiver) -> None:
         self._receivers.append(receiver)
@@ -120,7 +122,7 @@ class KvPull:
 
     def recv(self, receiver: Receiver | DeviceReceiver, timeout_s: float) -> Message | DeviceMessage:
         """Receive the next message of a model worker's channel; until it comes, pull pieces of prompts."""
-        if not self._coming:
+        if not (self._coming or self.copy):
             return receiver.recv(timeout_s)
         deadline = Deadline(timeout_s)
         self.until(lambda wait_s: receiver.ready(wait_s) or not deadline.left_s)
@@ -128,10 +130,13 @@ class KvPull:
 
     def until(self, there: Callable[[float], bool]) -> None:
         """Pull until something is there or nothing is to come; `there` looks, or waits so long for it."""
-        while self._coming and not there(0.0):
-            if not self.pull():
-                self._look()
-                there(NAP_S)
+        while (self._coming or self.copy) and not there(0.0):
+            if self.pull() or (self.copy and self.copy.catch_up()):
+                continue
+            if not self._coming:
+                return
+            self._look()
+            there(NAP_S)
 
     def pull(self) -> bool:
         """Take one piece, if one is there; whether there was one."""

@@ -12,6 +12,7 @@ import numpy as np
 
 from lamina.fhbn import NETWORKS
 from lamina.kv import capacity
+from lamina.kv.copy import KvCopies
 from lamina.operators import Experts
 from lamina.pipeline import BatchDelta, Joined
 from lamina.pipeline.batch_rows import NO_LOGPROBS, NO_PARENT, Ints
@@ -37,6 +38,8 @@ class Layout:
     gives each of a replica's workers some experts of every layer instead of a share of all. `batches` "auto"
     measures slices and attention first. `partition` is what attention workers share out. `stream_chunks`
     above 1 splits each message, along requests or heads, so that attention begins on the first part.
+    `kv_copies` keeps a second copy of KV, from which a lost attention worker's is read back: in memory of the
+    "host" process or of the next attention "worker", or in a temporary file on "disk".
     """
 
     model_workers: int = 1
@@ -54,6 +57,7 @@ class Layout:
     stream_chunks: int = 1
     stream_along: Along = "requests"
     network: str = "auto"
+    kv_copies: KvCopies = "none"
     oversubscribe: bool = False  # workers may share cores
     timeout_s: float = 120.0  # that a worker may be silent in the middle of an iteration
 
@@ -80,6 +84,16 @@ class Layout:
             raise EngineError(
                 "layout-network-unknown",
                 f"network '{self.network}': known between workers on CPUs are {', '.join(NETWORKS)}",
+            )
+        if self.kv_copies not in get_args(KvCopies):
+            raise EngineError(
+                "layout-kv-copies-unknown",
+                f"kv_copies '{self.kv_copies}': known are {', '.join(get_args(KvCopies))}",
+            )
+        if self.kv_copies == "worker" and self.attention_workers < 2:
+            raise EngineError(
+                "layout-kv-copies-alone",
+                'kv_copies "worker": there is one attention worker; give two or more, or choose host',
             )
         if self.batches != "auto":
             self._settle()
@@ -150,7 +164,7 @@ class Layout:
 
     @property
     def attending(self) -> range:
-        """The attention workers, as `names` has them."""
+        """The attention workers' names, as in `names`."""
         return range(self.model_workers, self.model_workers + self.attention_workers)
 
     @property
@@ -214,7 +228,7 @@ class Scaled:
     layout: Layout
     partition: Partition
     device_tokens: int  # of a pool
-    pool_tokens: int  # with those beside the device
+    pool_tokens: int  # including those outside the device
     cores: list[int]  # of each worker
 
     @staticmethod

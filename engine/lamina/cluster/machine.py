@@ -1,4 +1,4 @@
-"""The fork server as the front end has it: the process in which models are loaded and workers begin."""
+"""The front end's handle of the fork server, the process that loads models and starts workers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class LostError(EngineError):
     """An error of workers that cannot go on: the only one that an engine recovers from by itself.
 
     With no `workers` none has died, but all must reconnect. With `outside` the cause was not their work, as
-    far as can be told, but something outside the engine.
+    far as is known, but something outside the engine.
     """
 
     def __init__(self, workers: Collection[int], code: str, why: str, *, outside: bool = False) -> None:
@@ -67,7 +67,7 @@ class Machine:
     Importing torch takes seconds and converting a model one: both are done once, in a process that workers
     are forked from, and weights are in memory once however many replicas there are. It ends with this object,
     and with this process however that ends; its workers with it. Should it be lost, another one takes its
-    place when something is asked for.
+    place on the next request.
     """
 
     host = "127.0.0.1"  # where front end and workers listen for each other
@@ -160,9 +160,9 @@ class Machine:
             raise EngineError("machine-closed", "the machine was closed: make a new one")
         if self._process is None:
             self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process that writes to it
-            # No module is taken from the folder that somebody happens to stand in (-P).
+            # No module is imported from the current folder (-P).
             # A group of its own: Ctrl-C is for the front end, which ends the workers. In the front end's
-            # session, as the kernel then ends what of a group is stopped when nobody is left who could.
+            # session, as the kernel then ends stopped processes of an orphaned group.
             self._process = subprocess.Popen(
                 [sys.executable, "-P", *self.program],
                 env=child_environment(),
@@ -173,7 +173,7 @@ class Machine:
                 bufsize=0,
             )
             assert self._process.stdin
-            # Written as far as there is room: one that does not read must not hold up who asks.
+            # Written as far as there is room: one that does not read must not block the caller.
             os.set_blocking(self._process.stdin.fileno(), False)
             # It ends too when this object is forgotten.
             self._finish = weakref.finalize(self, _end, self._process, self._errors)

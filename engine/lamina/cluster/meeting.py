@@ -18,7 +18,7 @@ from torch import Tensor
 from lamina.cluster.front_end_link import FrontEndLink
 from lamina.cluster.heartbeat import FOREVER_S, Heartbeat
 from lamina.cluster.kv_pull import PIECE_SLOTS, piece_bytes
-from lamina.cluster.messages import WorkerConfig
+from lamina.cluster.messages import Peers, WorkerConfig
 from lamina.fhbn import Link, Listener, connect
 from lamina.fhbn.channel import Receiver, Sender
 from lamina.fhbn.control import Deadline
@@ -29,7 +29,7 @@ from lamina.gpu import is_gpu, put, tensors_on
 from lamina.kv import ArenaShape
 from lamina.model.prefill import CHUNK, Passed
 from lamina.pipeline import EngineError
-from lamina.pipeline.batch_rows import Ints
+from lamina.pipeline.batch_rows import NONE, Ints
 from lamina.pipeline.partition import Partition, within
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Channels(Generic[K]):
                 yield end
 
     def check(self) -> None:
-        """Raise what a GPU has found wrong by now. The host's ends raise it when they are used."""
+        """Raise a GPU's error so far. The host's ends raise theirs when they are used."""
         for end in self._on_gpu():
             end.check()
 
@@ -279,17 +279,19 @@ class Meeting:
     on a GPU have a limit, a longer one than the front end's, so that no GPU waits for good.
     """
 
-    def __init__(
-        self, config: WorkerConfig, front: FrontEndLink, listener: Listener, addresses: dict[str, str]
-    ) -> None:
+    def __init__(self, config: WorkerConfig, front: FrontEndLink, listener: Listener, peers: Peers) -> None:
         self._config, self._front = config, front
-        self._listener, self._addresses = listener, addresses
+        self._listener, self._addresses = listener, peers.addresses
         # Not the config's: there may be more attention workers than when this one began.
         self._partition, self._schedule = front.call.partition, config.schedule
         self._came: dict[str, Link] = {}
         # Of its ends on a GPU: what comes after one that has failed must not go out by another.
         self._fate = torch.zeros(1, dtype=torch.int32, device=tensors_on(config.device))
         self.networks: dict[str, str] = {}  # what moves the messages, and why it is no better one
+        # Where an attention worker's copy of its KV is, if it has one, and what the copy has.
+        neighbour = (config.number + 1) % self._partition.workers
+        self.kv_copy = config.kv_copy or peers.kv_copies.get(f"attention {neighbour}", "")
+        self.kv_copied = NONE, NONE
 
     def of_attention_worker(
         self, channels: Channels[int], pulled: Callable[[Receiver], None], shape: ArenaShape

@@ -33,6 +33,10 @@ class ClusterMemory:
         shape = self.facts.kv_shape
         return replace(shape, kv_heads=shape.kv_heads * self.partition.copies)
 
+    @property
+    def _copies_in_memory(self) -> bool:
+        return self.layout.kv_copies in ("host", "worker")
+
     def arena_tokens(self, options: CoreOptions, max_sequences: int) -> int:
         """Return the KV tokens of each attention worker's device memory."""
         pools, room = self.partition.pools, self._room_for_arenas()
@@ -54,6 +58,7 @@ class ClusterMemory:
                 "weights": weights,
                 "recurrent state": states if model else 0,
                 "KV": arenas * attention // self.layout.attention_workers,
+                "copies of KV": arenas if self._copies_in_memory else 0,
             }
             needed = sum(parts.values())
             spare += [free - needed] if model else []
@@ -92,4 +97,4 @@ class ClusterMemory:
             _, workers = self._workers_on(device)
             room = room_for_arenas(free, self._weights_on(device), on_gpu=device != CPU)
             rooms += [room / workers] if workers else []
-        return int(min(rooms) * self.layout.attention_workers)
+        return int(min(rooms) * self.layout.attention_workers) // (1 + self._copies_in_memory)

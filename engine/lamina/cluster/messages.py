@@ -28,6 +28,7 @@ from lamina.gpu import is_gpu
 from lamina.kv.stored import KvDtype
 from lamina.model.load import LoadFormat
 from lamina.operators import Absorb
+from lamina.pipeline.batch_rows import NONE as NO_NAMES
 from lamina.pipeline.batch_rows import BatchDelta, Ints, Revealed, Tokens
 from lamina.pipeline.options import ModelFacts
 from lamina.pipeline.partition import Partition, Schedule
@@ -46,7 +47,7 @@ Kind: TypeAlias = Literal["model", "attention", "prefill"]
 class ModelSource(msgspec.Struct, frozen=True):
     """The source of a model and how to load it."""
 
-    source: str | dict[str, Any]  # its path, or its config as transformers has it
+    source: str | dict[str, Any]  # its path, or its config in transformers' format
     dtype: str | None
     rope: str
     load_format: LoadFormat
@@ -74,12 +75,13 @@ class WorkerConfig:
     most_rows: int  # of a batch, and of all together
     max_positions: int  # of a sequence
     arena_tokens: int  # of an attention worker, on its device
-    overcommit: float  # the share of them that it has room for beside the device
+    overcommit: float  # further slots outside the device, as a share of these
     decode_only: bool
     overlap: bool
     backend: str
     spin_s: float
     kv_dtype: KvDtype = "auto"  # of arenas
+    kv_copy: str = ""  # the path of an attention worker's copy, unless another worker offers one
     # One that takes over from another: how often the others had met before, and where they begin again.
     epoch: int = 0
     cycle: int = 0
@@ -136,9 +138,10 @@ class Plan(Message):
 
 
 class Peers(Message):
-    """The addresses of this meeting's workers, by name."""
+    """The addresses of this meeting's workers, by name, and the memory that they offer for copies of KV."""
 
     addresses: dict[str, str]
+    kv_copies: dict[str, str] = {}  # paths
 
 
 class Regroup(Message):
@@ -178,17 +181,20 @@ class Report(Message):
 
 
 class Listening(Report):
-    """The address where a worker listens at this meeting."""
+    """The address where a worker listens at this meeting, and the memory that it offers for a copy of KV."""
 
     address: str
     epoch: int
+    kv_copy: str = ""  # a path
 
 
 class Ready(Report):
-    """A worker has all its channels."""
+    """A worker has all its channels; an attention worker also the copy of its KV, with these sequences."""
 
     epoch: int
     networks: dict[str, str]  # that move its messages, and why no better ones
+    kv_names: Ints = NO_NAMES
+    kv_tokens: Ints = NO_NAMES  # of each the first ones
 
 
 class Lost(Report):

@@ -166,7 +166,7 @@ class ModelRole:
         self._states.drop(delta.dropped[:, 0].tolist())
         for name in delta.dropped[:, 0].tolist():
             current.runs.pop(name, None)
-        # One that is not gone on with was dropped, and another replica was told.
+        # One that is not continued was dropped, and another replica was notified.
         here = {part.name for part in delta.parts}
         for name in current.runs.keys() - here if here else ():
             self._states.drop([name])
@@ -271,7 +271,7 @@ class ModelRole:
         current.context = piece.rest(state)
 
     def _land(self, current: BatchState, turn: Turn, choice: Choice) -> None:
-        """The tokens: kept for the next iteration or sent to where that begins, and for the front end."""
+        """Store the tokens for the next iteration or send them to its first stage, and to the front end."""
         current.tokens = choice.tokens
         if self._elsewhere(turn.batch, turn.cycle + 1, 0):
             self._stage_channels.send(self._tensor(choice.tokens))

@@ -1,4 +1,4 @@
-"""Models as a process that workers run in has them: converted and loaded once, by what was asked for."""
+"""Models of a process that runs workers: each request is converted and loaded once."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def without_unused() -> None:
 
 
 class Models:
-    """Conversions and weights by the source that was asked for."""
+    """Conversions and weights by their source."""
 
     def __init__(self) -> None:
         self._conversions: dict[str, Conversion] = {}
@@ -105,7 +105,7 @@ class Models:
             conversion = self.conversion(model)
             options = CoreOptions(load_format=model.load_format)
             original = original_of(_loadable(model), conversion, options)
-            # Slices that all workers have alike are bound once, and in memory once.
+            # Slices that are identical on all workers are bound once, and in memory once.
             self._weights[key] = conversion.bind(original, q_first=model.q_first) if model.whole else original
             self._attended[key] = conversion.attended(original)
         return self._weights[key]

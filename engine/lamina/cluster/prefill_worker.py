@@ -57,7 +57,7 @@ class PrefillRole:
         self._prefill = Prefill(slices[:-1], attended, kv_dtype=self._config.kv_dtype)
         self._sights = [op.sight for op in conversion.attentions]
         self.senders: dict[int, Sender] = {}  # by attention worker
-        # What the front end has asked for, in that order, and what of it is being computed.
+        # Requests of the front end, in order, and those being computed.
         self._waiting: dict[int, PrefillJob] = {}
         self._current: list[PrefillJob] = []
         self._behind: PrefillJob | None = None  # the long one that lets others pass
@@ -75,7 +75,7 @@ class PrefillRole:
         self.senders.clear()
 
     def regroup(self) -> None:
-        """Be ready to begin again, with what is asked for from now on."""
+        """Drop all work and be ready for new requests."""
         self._waiting.clear()
         self._current, self._behind = [], None
 

@@ -49,7 +49,7 @@ class StreamRecorder(Recorder):
         super().__init__()
         self._place = place
         self._noted: deque[tuple[tuple[int, int, int, int], Any, Any]] = deque()
-        self._known: tuple[Any, int] | None = None  # an event that has come, and when that was seen
+        self._known: tuple[Any, int] | None = None  # a completed event, and when that was observed
 
     def now(self) -> Any:
         """Record an event at this point of the stream."""
@@ -59,7 +59,7 @@ class StreamRecorder(Recorder):
 
     def wait(self, moment: Any) -> None:
         moment.synchronize()
-        # Anew each time: the two clocks run apart, and a difference of events is the less exact the longer.
+        # Anew each time: the two clocks drift, and a difference of events loses precision with its length.
         self._known = moment, time.monotonic_ns()
 
     def note(self, batch: int, iteration: int, cycle: int, slice_: int, started: Any, ended: Any) -> None:

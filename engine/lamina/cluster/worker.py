@@ -113,7 +113,7 @@ def _live(
             return 0
         except BaseException as error:
             traceback.print_exc(file=sys.stderr)
-            with contextlib.suppress(ChannelError):  # the front end may have gone too
+            with contextlib.suppress(ChannelError):  # the front end may be lost too
                 messages.send(link.control, Failed(_sentence(error)), Deadline(1.0))
             return 1
     return 0
@@ -173,10 +173,10 @@ def _role(context: Context, attended: Attended, conversion: Conversion | None, w
 def _meet(config: WorkerConfig, front: FrontEndLink, role: Role) -> None:
     with Listener(config.name, config.secret, host=config.host) as listener:
         epoch = front.call.epoch
-        front.send(Listening(listener.address, epoch))
+        front.send(Listening(listener.address, epoch, front.kv_copy))
         with contextlib.closing(Meeting(config, front, listener, front.peers())) as meeting:
             role.meet(meeting)
-    front.send(Ready(epoch, meeting.networks))
+    front.send(Ready(epoch, meeting.networks, *meeting.kv_copied))
 
 
 def _sentence(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""The workers of an engine as the front end has them: started, sent to, received from, replaced, ended."""
+"""The front end's handle of an engine's workers: start, send, receive, replace, end."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ GPU_END_S = 0.5
 # From the first sign that something is wrong to knowing what.
 FAILURE_S = 1.0
 ENDED_LOOK_S = 0.01
-# How often workers that say nothing are asked whether they still work.
+# Period of heartbeats to silent workers.
 LOOK_S = 0.1
 # A worker that has connected says its name at once.
 GREETING_S = 5.0
 
 
-# What others send; a worker that comes to harm by itself gets other signals, or says why.
+# Signals sent from outside; a worker that fails by itself gets other signals, or reports why.
 _FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
 
 M = TypeVar("M", bound=messages.FromWorker)
@@ -64,7 +64,7 @@ class WorkerPool:
         self._pids: dict[int, int] = {}
         self._links: dict[int, Link] = {}
         self.monitor = HeartbeatMonitor(timeout_s, partial(_runs, machine, self._pids))
-        self._looked_s = 0.0  # when workers were last asked whether they work
+        self._looked_s = 0.0  # time of the last heartbeats
         self._killed_for_memory = host_memory.killed()
         self._waiting = DefaultSelector()
         self._received: list[deque[messages.FromWorker]] = [deque() for _ in configs]
@@ -157,14 +157,21 @@ class WorkerPool:
 
     def _meet(self, deadline: Deadline) -> None:
         numbers = range(len(self.names))
-        addresses = {}
+        peers = messages.Peers({})
         for number in numbers:
-            addresses[self.names[number]] = self._receive_now(number, messages.Listening, deadline).address
+            there, name = self._receive_now(number, messages.Listening, deadline), self.names[number]
+            peers.addresses[name] = there.address
+            if there.kv_copy:
+                peers.kv_copies[name] = there.kv_copy
             self._received[number].clear()  # of earlier meetings
         for number in numbers:
-            self.send(number, messages.Peers(addresses), deadline)
+            self.send(number, peers, deadline)
         ready = [self._receive_now(number, messages.Ready, deadline) for number in numbers]
         self.networks = {name: why for one in ready for name, why in one.networks.items()}
+        # By worker: tokens of each sequence that its copy of KV has.
+        self.kv_copied = [
+            dict(zip(one.kv_names.tolist(), one.kv_tokens.tolist(), strict=False)) for one in ready
+        ]
 
     def _receive_now(self, number: int, kind: type[E], deadline: Deadline) -> E:
         """A message of this meeting; those of an earlier one, which failed, are left out."""
@@ -300,7 +307,7 @@ class WorkerPool:
         while True:
             try:
                 ends = self._ends()
-            except EngineError as error:  # what they all come from has gone, and they with it
+            except EngineError as error:  # the fork server is lost, and all workers with it
                 return LostError(range(len(self.names)), "machine-lost", str(error), outside=True)
             if ends:
                 number, status = next(iter(ends.items()))
@@ -355,7 +362,7 @@ def _runs(machine: Workplace, pids: Mapping[int, int], number: int) -> bool:
 def _hang_up(
     links: dict[int, Link], monitor: HeartbeatMonitor, waiting: BaseSelector, listener: Listener
 ) -> None:
-    """A worker whose front end is gone ends."""
+    """End a worker when its front end is lost."""
     for link in links.values():
         link.close()
     links.clear()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from lamina.cluster.messages import Plan
+from lamina.cluster.messages import NONE, Plan
 from lamina.pipeline import BatchDelta, BatchSnapshot, Partition
 from lamina.pipeline.batch_rows import Ints
 from lamina.pipeline.prompt_calls import calls_of, without_text
@@ -27,11 +27,30 @@ class WorkerUpdates:
         self._stateful = stateful  # model workers keep state of sequences, which goes with them
         self._pool_of: dict[int, int] = {}
 
+    def copied(
+        self, snapshot: BatchSnapshot, lacking: Collection[int], copies: Sequence[Mapping[int, int]]
+    ) -> frozenset[int]:
+        """Return the sequences whose KV the `lacking` workers read back: their `copies` have all of it."""
+        if self._stateful or not lacking:  # recurrent states are computed from the text, and KV with them
+            return NONE
+        joined, by_request = snapshot.whole.joined, self._partition.along == "requests"
+        columns = (joined.name.tolist(), joined.position.tolist(), joined.pool.tolist())
+        return frozenset(
+            name
+            for name, tokens, pool in zip(*columns, strict=True)
+            if (not by_request or pool in lacking)
+            and all(copies[each].get(name, 0) >= tokens for each in ({pool} if by_request else lacking))
+        ).difference(snapshot.new.tolist())
+
     def to_attention(
-        self, plan: Plan, snapshot: BatchSnapshot | None, lacking: Collection[int]
+        self,
+        plan: Plan,
+        snapshot: BatchSnapshot | None,
+        lacking: Collection[int],
+        copied: frozenset[int] = NONE,
     ) -> list[Plan]:
         plans, delta = [], plan.delta
-        calls = calls_of(self.to_model(plan, snapshot, lacking).delta, alone=self._stateful)
+        calls = calls_of(self.to_model(plan, snapshot, lacking, copied).delta, alone=self._stateful)
         for number in range(self._partition.workers):
             afresh, own = snapshot is not None and number in lacking, delta
             if snapshot and afresh:
@@ -48,7 +67,13 @@ class WorkerUpdates:
         self._pool_of.update(zip(joined.name.tolist(), joined.pool.tolist(), strict=True))
         return plans
 
-    def to_model(self, plan: Plan, snapshot: BatchSnapshot | None, lacking: Collection[int]) -> Plan:
+    def to_model(
+        self,
+        plan: Plan,
+        snapshot: BatchSnapshot | None,
+        lacking: Collection[int],
+        copied: frozenset[int] = NONE,
+    ) -> Plan:
         if snapshot is None:
             return plan
         joined = snapshot.whole.joined
@@ -59,7 +84,7 @@ class WorkerUpdates:
             chosen |= np.isin(joined.pool, list(lacking))
         elif lacking:
             chosen[:] = True
-        with_text = set(joined.name[chosen].tolist())
+        with_text = set(joined.name[chosen].tolist()) - copied
         prompts = {name: text for name, text in snapshot.whole.prompts.items() if name in with_text}
         return msgspec.structs.replace(
             plan,

@@ -50,8 +50,6 @@ _BUILTINS: dict[Any, Callable[..., Any]] = {
         _aten.bmm.default,
     )
 }
-# The end of a slice that is open in the source, as in `x[..., -1:]`.
-_TO_THE_END = 1 << 62
 
 
 @dataclass

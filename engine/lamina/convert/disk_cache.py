@@ -19,7 +19,7 @@ from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -193,14 +193,10 @@ def _functions(module: ModuleType) -> Iterator[object]:
 
 def _is_library_code(value: object) -> bool:
     if isinstance(value, FunctionType):
-        return _familiar(value.__code__)
+        # Generated code has no file.
+        return value.__code__.co_filename.startswith((*_roots(), "<"))
     root = type(value).__module__.partition(".")[0]
     return not callable(value) or root in _FAMILIAR or isinstance(value, type)
-
-
-def _familiar(code: CodeType) -> bool:
-    """Return whether code is from transformers, torch or Python; generated code has no file."""
-    return code.co_filename.startswith((*_roots(), "<"))
 
 
 @cache

@@ -85,7 +85,7 @@ class _Captured:
     inputs: list[Tensor]
     replays: list[Replay]
     outputs: list[tuple[Tensor, ...]]  # of each piece, without the state
-    states: list[Any]  # kept, or the pool would give their memory to another slice's graphs
+    states: list[Any]  # referenced, or the pool would give their memory to another slice's graphs
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ class _Own(threading.local):
 
     The graphs of a thread replay one after another, so what they only use while they run may lie in the same
     memory, the first one's. Those of two threads run at the same time. What a graph leaves for later,
-    `_Captured` holds on to. The first graph stays, since torch takes no more where the last one has gone.
+    `_Captured` holds on to. The first graph stays, since torch captures no more once the last one is freed.
     """
 
     def __init__(self) -> None:
@@ -237,7 +237,7 @@ def graphed(
     device: torch.device,
     capturing: Around = contextlib.nullcontext,
 ) -> BoundSlice:
-    """The slice as CUDA graphs, captured when a size of batch is first seen."""
+    """The slice as CUDA graphs, captured when a batch size first occurs."""
     pieces = _Graphed(eager, program, device, capturing).pieces()
     return BoundSlice(eager.index, eager.source, eager.weights, pieces)
 

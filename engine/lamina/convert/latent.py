@@ -1,7 +1,7 @@
 """Multi-head latent attention (MLA): one vector is stored per token, and keys and values are products of it.
 
 Such a model stores a latent vector and a key's rotated part, and expands both before it attends: a head's
-key is a product of the latent with a weight, beside the rotated part, and its value another product.
+key is a product of the latent with a weight, plus the rotated part, and its value another product.
 Attention over expanded keys is rewritten into attention over what is stored, one KV head of latent and
 rotated part: the weight that would expand keys is multiplied into q, and the one that would expand values
 into the result (absorption). The slices multiply, or attention does, with constants that it is given.

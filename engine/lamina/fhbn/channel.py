@@ -16,7 +16,7 @@ class Message(Protocol):
     """A received message: its parts, where they arrived.
 
     Its slot goes back to the sender by release(), by leaving `with`, or when the message and all views of it
-    are gone. After release() the views still exist, but the sender may write there.
+    are deleted. After release() the views still exist, but the sender may write there.
     """
 
     @property
@@ -77,7 +77,7 @@ class Receiver(End, Protocol):
         """Return whether a message is there, or arrives in this time. Without waiting it costs next to
         nothing.
 
-        Return False if the peer has died; shared memory raises when asked to wait, gloo only in `recv`.
+        Return False if the peer has died; shared memory raises on waiting, gloo only in `recv`.
         """
 
 

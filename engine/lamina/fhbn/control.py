@@ -22,14 +22,14 @@ import msgpack
 from lamina.fhbn.errors import ChannelTimeoutError, HandshakeError, PeerLostError
 from lamina.fhbn.readiness import LONGEST_WAIT_S
 
-# Thirty years: `inf` is asked for, and no clock overflows.
+# Thirty years: callers may pass `inf`, and no clock overflows.
 LONGEST_S = 1e9
 # A socket takes 0 for: do not wait, say EAGAIN.
 _SHORTEST_WAIT_S = 1e-6
 
 
 def seconds(timeout_s: float) -> float:
-    """A time that a caller has asked for, as clocks can count it; ValueError if it is none."""
+    """A caller's time limit, within what clocks can count; ValueError if it is no number."""
     if not timeout_s >= 0:
         raise ValueError(f"a timeout of {timeout_s}: give a number of seconds, 0 or more")
     return min(timeout_s, LONGEST_S)
@@ -64,7 +64,7 @@ _MAGIC = b"lamina control 1"
 _NONCE_BYTES = 32
 _CODE_BYTES = 32
 _LENGTH = struct.Struct("<I")
-# After a silence of 2 s it is asked every second, and given up after three questions; what was said and not
+# Keep-alive: after 2 s of silence a probe every second, lost after three; data that was sent and not
 # acknowledged is given up in that time too.
 _KEEPALIVE = (
     ((socket.SOL_SOCKET, socket.SO_KEEPALIVE), 1),
@@ -107,7 +107,7 @@ def greeting() -> bytes:
 
 
 class RefusedError(HandshakeError):
-    """The peer has said that it will not, and why."""
+    """A refusal by the peer, with its reason."""
 
 
 class Control:
@@ -125,7 +125,7 @@ class Control:
         """`greeted` is the greeting() that was sent already, if one was."""
         self._socket = connection
         self._pending = bytearray()  # received, and not yet taken
-        self.peer = "the other process"  # until it has said its name
+        self.peer = "the other process"  # until it has sent its name
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if greeted is None:
@@ -186,7 +186,7 @@ class Control:
     def hear(self, deadline: Deadline) -> WireMessage:
         """Receive a message. Its sender is certain; whether its fields make sense is the caller's to check.
 
-        A message that is not whole in time stays, and can be heard later. What the peer refuses is raised.
+        An incomplete message stays and can be received later. A refusal by the peer is raised.
         """
         body = self.receive(deadline)
         try:
@@ -258,7 +258,7 @@ class Control:
             if isinstance(error, TimeoutError):
                 raise ChannelTimeoutError(f"{self.peer} did not take a control message in time") from error
             if isinstance(error, OSError):
-                raise PeerLostError(f"the control connection to {self.peer} is gone: {error}") from error
+                raise PeerLostError(f"the control connection to {self.peer} is lost: {error}") from error
             raise
 
     def _read(self, count: int, deadline: Deadline) -> bytes:
@@ -272,11 +272,11 @@ class Control:
             try:
                 piece = self._socket.recv(min(count - len(self._pending), 1 << 16))
             except TimeoutError as error:
-                raise ChannelTimeoutError(f"{self.peer} said nothing in time") from error
+                raise ChannelTimeoutError(f"{self.peer} sent nothing in time") from error
             except BaseException as error:
                 self.close()  # what was read when a signal came is lost
                 if isinstance(error, OSError):
-                    raise PeerLostError(f"the control connection to {self.peer} is gone: {error}") from error
+                    raise PeerLostError(f"the control connection to {self.peer} is lost: {error}") from error
                 raise
             if not piece:
                 self.close()
@@ -309,7 +309,7 @@ class Control:
 
 
 def field(message: WireMessage, name: str, kind: type[T], peer: str) -> T:
-    """A field of a heard message, of this type."""
+    """A field of a received message, of this type."""
     value = message.get(name)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise HandshakeError("channel-message", f"{peer} has sent a message without a sound '{name}'")

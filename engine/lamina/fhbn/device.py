@@ -35,7 +35,7 @@ from lamina.fhbn.control import seconds
 from lamina.fhbn.rings import ON_THE_HOST, Place
 from lamina.fhbn.tensors import DeviceMessage
 
-# A thread that has been told to stop has, or is calling, which takes a moment.
+# A thread that was signalled to stop has stopped, or is in a call that ends soon.
 STOP_S = 5.0
 LOOK_MS = 60_000
 
@@ -117,7 +117,7 @@ class NicEnd:
             if not self._queue.peer_has_ended:
                 return status, sentence
             status, sentence = LOST, f"{self._peer} has ended and takes no more messages"
-        # Its queue pair is gone. A sender needs no more credits then, and what it sent before is in the ring.
+        # Its queue pair is lost. A sender needs no more credits then, and what it sent before is in the ring.
         return (status, sentence) if self._sends else (0, "")
 
     def abort(self) -> None:
@@ -239,7 +239,7 @@ class _DeviceEnd:
         self._fate = fate  # stays as long
 
     def check(self) -> None:
-        """Raise what the device has found wrong by now, as a ChannelError; waits for nothing."""
+        """Raise the device's error so far as a ChannelError, without waiting."""
         status, sentence = cuda_library.ask("channel_check", self._open())
         # The NIC knows more of its failure, and may be why nothing came in time.
         if self._nic is not None and status in (0, LATE, NIC_FAILED):
@@ -251,9 +251,9 @@ class _DeviceEnd:
             raise CudaError("cuda-failed", sentence)
 
     def drain(self, stream: gpu.Stream | None = None) -> None:
-        """Wait on the stream until the NIC has done all that it was asked to; without a NIC, for nothing.
+        """Wait on the stream until the NIC has finished all requests; no-op without a NIC.
 
-        What it has found wrong by then, check() tells.
+        check() raises errors up to that point.
         """
         self._open()
         if self._nic is not None:
@@ -282,7 +282,7 @@ class _DeviceEnd:
         watch, self._watch = self._watch, None
         with ExitStack() as closing:  # from the last to the first, whatever one of them raises
             if watch is not None:
-                closing.callback(watch.close)  # the peer sees the channel closed before the connection gone
+                closing.callback(watch.close)  # the peer sees the channel closed before the connection breaks
             if os.getpid() != self._owner:
                 return  # the parent's, in the driver too
             closing.callback(cuda_library.call, "channel_destroy", end)
@@ -370,7 +370,7 @@ class DeviceReceiver(_DeviceEnd):
         self._launch("poll", None, stream)
 
     def fetch_into(self, *tensors: Tensor, stream: gpu.Stream | None = None) -> None:
-        """Copy the parts of the message that the latest poll() has found."""
+        """Copy the parts of the latest poll()'s message."""
         self._launch("fetch", tensors, stream)
 
     def give_back(self, stream: gpu.Stream | None = None) -> None:

@@ -20,7 +20,7 @@ _MODULES = {
     "gloo": "lamina.fhbn.gloo",
 }
 _AUTOMATIC = ("shm", "verbs", "mlx5", "gloo")
-# Of those that need not reach the peer: what tells why nobody knows that they do.
+# Engines that may not reach the peer, with the reason why that is unknown.
 _DOUBTED = dict.fromkeys(("verbs", "mlx5"), "lamina.fhbn.verbs:off_the_way")
 # Those whose ends can be operations on a GPU's stream, and why the others' cannot be.
 _ON_STREAMS = ("shm", "mlx5", "softnic")
@@ -48,7 +48,7 @@ class Engine(Protocol):
 
 
 def add(name: str, module: str) -> None:
-    """Let channels be asked for over an engine from elsewhere, such as one that is only compared with."""
+    """Register an external engine, such as one that is only used in comparisons."""
     _MODULES[name] = module
 
 
@@ -69,7 +69,7 @@ def require_network(network: str) -> None:
 
 
 class Available(NamedTuple):
-    """Engines that are asked for, best first."""
+    """Requested engines, best first."""
 
     usable: list[str]
     missing: dict[str, str]  # why others cannot be used, in words that follow "because"

@@ -63,7 +63,7 @@ def visit(control: Control, deadline: Deadline) -> Iterator[socket.socket]:
         try:
             connection.connect(name)
             connection.send(token)
-        except ConnectionError:  # the peer is gone
+        except ConnectionError:  # the peer is lost
             _raise_its_end(control, deadline)
         except OSError as error:
             raise _not_taken(error, control) from error
@@ -90,7 +90,7 @@ def taken(connection: socket.socket, control: Control, deadline: Deadline) -> It
     connection.settimeout(deadline.wait_s)
     try:
         words, descriptors, _, _ = socket.recv_fds(connection, _MOST_WORDS_BYTES, 1)
-    except ConnectionError:  # the peer is gone; the reason is read below
+    except ConnectionError:  # the peer is lost; the reason is read below
         words, descriptors = b"", []
     except OSError as error:
         raise _not_taken(error, control) from error
@@ -125,7 +125,7 @@ def _visitors(
                 if key.fileobj is listening:
                     try:
                         visitor = opened.enter_context(listening.accept()[0])  # waits: it does not block
-                    except (BlockingIOError, ConnectionError):  # it has gone again
+                    except (BlockingIOError, ConnectionError):  # it disconnected again
                         continue
                     if _credentials(visitor)[1] == os.getuid():
                         waiting.register(visitor, EVENT_READ, visitor)
@@ -144,7 +144,7 @@ def _shows(visitor: socket.socket, token: bytes) -> bool:
 
 
 def _raise_its_end(control: Control, deadline: Deadline) -> NoReturn:
-    """Raise why the peer does not go on: it has refused or is gone, and neither is silent."""
+    """Raise the peer's refusal or loss; both are reported by the connection."""
     control.hear(deadline)
     raise HandshakeError(
         "channel-handover", f"{control.peer} speaks of something else while memory is handed over"
@@ -156,7 +156,7 @@ def watched(connection: socket.socket) -> Iterator[tuple[int, ...]]:
     """Yield the descriptors that show the other process's end: its connection and, if visible, its pidfd.
 
     Either alone would miss some: a child that it has forked keeps a connection open, and a process of another
-    pid namespace cannot be seen: it has no number here.
+    pid namespace is not visible: it has no number here.
     """
     pid, _, _ = _credentials(connection)
     try:

@@ -2,9 +2,9 @@
 
 The two processes meet over the authenticated connection, and gloo listens on the loopback address where both
 are on one machine. **Its own connection is neither authenticated nor encrypted**: any process that reaches
-that port can write to it. Use it where you trust the network, and everybody on the machine.
+that port can write to it. Use it only if you trust the network and all users of the machine.
 
-Unlike in shared memory, a call that timed out or was interrupted has broken its channel, a signal is heard of
+Unlike in shared memory, a call that timed out or was interrupted has broken its channel, a signal is noticed
 when a wait is over, and the sender's `consumed` is what it can conclude: it may be late, by as many messages
 as there are slots.
 """
@@ -21,7 +21,7 @@ VERIFIED = "yes"
 
 
 def missing(here: Place, there: Place) -> str | None:  # noqa: ARG001 - TCP goes anywhere
-    """torch has it; whether its build has is seen when a channel is opened, for torch is slow to load."""
+    """Return True: importing torch to check its build is slow, so opening a channel checks it."""
     if importlib.util.find_spec("torch") is None:
         return "torch is not installed"
     return None

@@ -1,6 +1,6 @@
 """Both ends of a channel over gloo: they send, receive, wait, notice the other's end, and say goodbye.
 
-torch's public functions make one group of all processes, while a channel is a group of two beside others: so
+torch's public functions make one group of all processes, while a channel is a group of two among others: so
 `ProcessGroupGloo` is made here. Nor is there a call that tells, without a wait that breaks the group when it
 ends, whether a message has begun to arrive: that is read where gloo writes it.
 """
@@ -105,7 +105,7 @@ class GlooEnd(GroupEnd):
         self._goodbye_work = None
 
     def __del__(self) -> None:
-        # At the very end torch may be gone already; the peer then sees the connection break.
+        # At interpreter exit torch may be unloaded already; the peer then sees the connection break.
         if self._group is not None and not sys.is_finalizing():
             self.close()
 
@@ -138,7 +138,7 @@ class GlooReceiver(GlooEnd):
         self._has_payload = [False] * spec.slots
         self._given_back = [False] * spec.slots
         self._giving_back = False
-        # Of messages that are held: to know when one is gone. A __del__ would also run for those that were
+        # Unreleased messages, to notice a deleted one. A __del__ would also run for those that were
         # released, in the middle of the loop that uses them, and what a signal raises in there is lost.
         self._messages: list[weakref.ref[GlooMessage] | None] = [None] * spec.slots
 
@@ -194,7 +194,7 @@ class GlooReceiver(GlooEnd):
 
     @property
     def _begun(self) -> bool:
-        # Where all slots are held, the next one's has a message that was received already.
+        # If no slot is released, the next one has a message that was received already.
         return distance(self._consumed, self._next) <= self._mask and self._frames.touched(self._next)
 
     def _give_back(self, seqno: int) -> None:
@@ -235,7 +235,7 @@ class _Open:
 
     def open_next(self, end: GlooReceiver) -> None:
         at = self._last & self._mask
-        # Of a group that was lost: recv() tells, when it comes to this buffer.
+        # The group was lost: recv() raises when it reaches this buffer.
         self.works[at] = None
         self._untouched(at)
         with contextlib.suppress(RuntimeError):
@@ -291,7 +291,7 @@ class GlooMessage(RetainedMessage):
 class GlooSender(GlooEnd):
     """Sends a small message at once, a large one as a header and a body.
 
-    gloo sends nothing before the other side has said where to put it, so that the receiver's free slots are
+    gloo sends nothing before the other side has posted a buffer, so that the receiver's free slots are
     this end's credits without another word. A `send` that timed out has broken the channel.
     """
 

@@ -184,12 +184,12 @@ class Link:
     def _opening(self, deadline: Deadline) -> Iterator[None]:
         """A channel that cannot be opened ends the link: how far the other side had come is unknown.
 
-        The other side is told why, if it may still be listening.
+        The other side gets the reason, if it may still be listening.
         """
         try:
             yield
         except BaseException as error:
-            # ValueError: a reason that cannot be said is none.
+            # ValueError: a reason that cannot be encoded is dropped.
             with contextlib.closing(self), contextlib.suppress(ChannelError, ValueError):
                 if not isinstance(error, RefusedError | PeerLostError | ChannelTimeoutError):
                     self._control.refuse(str(error) or type(error).__name__, deadline)
@@ -287,7 +287,7 @@ class Listener:
             for number in self._guests.keys() - set(ready):
                 if not self._guests[number].until.left_s:
                     self._dismissed(number).connection.close()
-                    refused = ChannelTimeoutError("the other process said nothing in time")
+                    refused = ChannelTimeoutError("the other process sent nothing in time")
             for number in ready:
                 if number == self._socket.fileno():
                     self._greet()
@@ -298,7 +298,7 @@ class Listener:
                     refused = error
             if not deadline.left_s:
                 why = f"; one that came was turned away: {refused}" if refused else ""
-                raise ChannelTimeoutError(f"nobody connected to {self.address} in time{why}") from refused
+                raise ChannelTimeoutError(f"no process connected to {self.address} in time{why}") from refused
 
     def visited(self, timeout_s: float) -> bool:
         """Whether a connection has come in this time, so that accept() has something to do."""
@@ -316,7 +316,7 @@ class Listener:
     def _greet(self) -> None:
         try:
             connection, _ = self._socket.accept()  # waits: the socket does not block
-        except (BlockingIOError, ConnectionError):  # it has gone again
+        except (BlockingIOError, ConnectionError):  # it disconnected again
             return
         except OSError as error:
             raise HandshakeError(
@@ -328,7 +328,7 @@ class Listener:
         guest = _Guest(connection, greeting(), Deadline(_GREETING_S))
         try:
             connection.send(guest.greeted)
-        except OSError:  # it has gone again
+        except OSError:  # it disconnected again
             connection.close()
             return
         self._guests[connection.fileno()] = guest

@@ -23,7 +23,7 @@ def readable(file: File, timeout_s: float) -> bool:
 
 
 def writable(file: File, timeout_s: float) -> bool:
-    """Whether something can be written, or has nobody to go to, within this time."""
+    """Whether data can be written, or the peer is lost, within this time."""
     return _ready(file, select.POLLOUT, timeout_s)
 
 

@@ -67,7 +67,7 @@ class NicEngine:
 
 
 def attached(descriptor: int, spec: ChannelSpec, control: Control) -> ShmSegment:
-    """The peer's ring, seen to be what was offered."""
+    """The peer's ring, verified against its offer."""
     try:
         segment = ShmSegment.attach(descriptor)
     except ValueError as error:

@@ -30,7 +30,7 @@ class ReceivingEnd(Protocol):
 
 
 class DeviceMessage:
-    """The next message of an end on a GPU: its stream waits for it, nobody else does."""
+    """The next message of an end on a GPU: only its stream waits for it."""
 
     def __init__(self, receiver: ReceivingEnd) -> None:
         self._receiver = receiver
@@ -50,7 +50,7 @@ class DeviceMessage:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        """Its slot has gone back."""
+        """Its slot was released."""
 
 
 def views(message: Message | DeviceMessage, *parts: Part) -> list[Tensor]:

@@ -192,7 +192,7 @@ def met(
 
 
 def own_host(control: Control, deadline: Deadline) -> str:
-    """The address to listen on: reached from this machine only, or where the peer has found us already."""
+    """The address to listen on: local only, or the address at which the peer has already reached us."""
     here = Place.here().machine
     control.say({"machine": here}, deadline)
     if field(control.hear(deadline), "machine", str, control.peer) == here:

@@ -38,7 +38,7 @@ _ADDRESS = {
 
 
 def device() -> str:
-    """The device and port that were asked for; nothing if any will do."""
+    """The requested device and port; nothing if any is acceptable."""
     return os.environ.get(_VARIABLE, "")
 
 
@@ -95,7 +95,7 @@ class VerbsEngine(NicEngine):
         self._port = port  # the one that would be used; ChannelError if there is none
 
     def missing(self, here: Place, there: Place) -> str | None:  # noqa: ARG002 - a NIC reaches other machines, and its own
-        """A port that is up; whether it reaches the peer is seen when the first message is sent."""
+        """A port that is up; the first message shows whether it reaches the peer."""
         try:
             quality()
             self._port(device())
@@ -122,7 +122,7 @@ class VerbsEngine(NicEngine):
             raise HandshakeError(
                 "channel-message", f"{control.peer} has sent an address that cannot be"
             ) from error
-        # Kept open by the end, beyond the link: by it alone the peer's end can be noticed from afar.
+        # Kept open beyond the link: only it shows from another machine that the peer has ended.
         control.notice_silence()
         yield Joined(own, peer, (control.fileno(),), writer, place)
 

@@ -6,7 +6,7 @@ import ipaddress
 import socket
 from collections.abc import Iterable
 
-# Of a connection that nobody reads the kernel keeps twice these at most; else they grow to megabytes.
+# The kernel buffers at most twice these for a connection that is not read; else they grow to megabytes.
 KERNEL_BYTES = {socket.SO_SNDBUF: 131_072, socket.SO_RCVBUF: 65_536}
 
 

@@ -22,7 +22,7 @@ from lamina.http.errors import ApiError
 MOST_PROMPTS = 256
 MOST_MESSAGES = 2048
 COMPLETION_TOKENS = 16  # OpenAI's default of max_tokens
-CHAT_TOKENS = 1024  # memory is kept for them: a chat that does not say must not take it all
+CHAT_TOKENS = 1024  # memory is reserved for them: a chat without max_tokens must not take it all
 MOST_STOPS = 4
 LONGEST_STOP = 512
 MOST_STOP_TOKENS = 32
@@ -59,7 +59,7 @@ def neutral(*values: Any) -> Any:
 
 
 class Strict(BaseModel):
-    """Without fields that nobody knows."""
+    """Refuse unknown fields."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -1,4 +1,4 @@
-"""The HTTP application, OpenAI's endpoints over a Service; and the server as a process has it."""
+"""The HTTP application, OpenAI's endpoints over a Service; and the server of a process."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from lamina.http.service import Service
 REFERENCE = "#/components/schemas/{model}"
 EVENTS = "text/event-stream"
 LAST_EVENT = "Last-Event-ID"
-CLIENT_CLOSED = 499  # as nginx has it
+CLIENT_CLOSED = 499  # nginx's code
 CREATED = 0  # the model has no date of its own
 METRICS = ("text/plain", "application/openmetrics-text")
 
-Responses = dict[int | str, dict[str, Any]]  # as FastAPI has it
+Responses = dict[int | str, dict[str, Any]]  # FastAPI's type
 
 
 def errors(*statuses: int) -> Responses:
@@ -149,7 +149,7 @@ async def _while_there(
         await asyncio.wait((preparing, leaving), return_when=asyncio.FIRST_COMPLETED)
         if preparing.done():
             return await preparing
-        raise ApiError(CLIENT_CLOSED, "the client has left")  # which nobody hears
+        raise ApiError(CLIENT_CLOSED, "the client has left")  # never sent
     finally:
         preparing.cancel()
         leaving.cancel()
@@ -277,7 +277,7 @@ class Serving:
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        """The first one drains, the second ends; that comes to pass whatever hangs, the event loop too."""
+        """Drain on the first signal, end on the second, even if the event loop hangs."""
         signals: list[int] = []
 
         def hear(number: int, _: object) -> None:
@@ -334,7 +334,7 @@ class Serving:
         self.gate.abort()
 
     async def _last_turn(self) -> None:
-        """The engine is whoever's thread it is that steps it: if that does not end, nothing of it can."""
+        """Close the engine only after the thread that steps it has ended."""
         driver = self._service.driver
         until_s = time.monotonic() + LAST_TURN_S
         while not driver.ended and time.monotonic() < until_s:

@@ -215,7 +215,7 @@ class StopStrings:
         self.met: str | None = None
 
     def feed(self, text: str) -> str:
-        """The part of it, and of what was held back, that can be sent now."""
+        """The part of it, and of withheld text, that can be sent now."""
         if not self._stops:
             return text
         text = self._pending + text

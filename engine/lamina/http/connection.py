@@ -16,7 +16,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from lamina.http.errors import ApiError
 from lamina.http.exchange import Exchange, scope_of, status_line
 
-# Connections that are told that there are too many, for the moment that they have to read it.
+# Connections that get "too many connections" and a moment to read it.
 MOST_REJECTED = 256
 # For everything else that is opened: weights, tokenizers, workers that take the place of lost ones.
 RESERVED = 256
@@ -38,7 +38,7 @@ class Room(NamedTuple):
     """The number of connections the process has descriptors for."""
 
     connections: int
-    rejected: int  # beside them
+    rejected: int  # in addition to them
 
 
 def room(requested: int) -> Room:
@@ -130,7 +130,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, gate: Gate) -> None:
         self._gate, self._loop = gate, asyncio.get_running_loop()
         self._parser: Any = HttpRequestParser(self)
-        # A client may send something after a request that it said was its last; it is not looked at.
+        # Data after a request with `Connection: close` is ignored.
         self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self.writable = asyncio.Event()  # not while much of what was sent is unread
         self.writable.set()
@@ -180,7 +180,7 @@ class Connection(asyncio.Protocol):
         self._parser = None  # which refers to this object
 
     def _disconnect(self) -> None:
-        """Tell the application, if it answers, that the client is gone."""
+        """Tell the application, if it answers, that the client has disconnected."""
         if self._current and self._current.open:
             self._current.disconnect()
 
@@ -306,7 +306,7 @@ class Connection(asyncio.Protocol):
         else:
             self._idle_timer.start(self._gate.keep_alive_s)
         if self._last and self._last.complete and self._last.more_body:
-            self._linger()  # answered before its body was read: who knows how much of it comes
+            self._linger()  # answered before its body was read, whose size is unknown
         elif self.paused:
             self._loop.call_soon(self._parse)
 
@@ -332,7 +332,7 @@ class Connection(asyncio.Protocol):
             call()
 
     def _when_read(self, call: Callable[[], None]) -> None:
-        """Call this when most of what was sent is read, or the client is gone."""
+        """Call this when most of what was sent is read, or the client has disconnected."""
         self._to_call.append(call)
         if self.writable.is_set():
             self._set_writable()
@@ -363,7 +363,7 @@ class Connection(asyncio.Protocol):
 
     def _too_slow(self) -> None:
         if self.paused:
-            self._expect_request()  # it is we who do not read
+            self._expect_request()  # the server itself is not reading
         elif self._current and not self._current.complete:
             self.transport.abort()  # in the middle of a body: its reader is notified
         elif not self.transport.is_closing():

@@ -36,7 +36,7 @@ KINDS = {
     503: "service_unavailable_error",
 }
 OTHERS = "invalid_request_error"
-# Headers of what may be asked again.
+# Headers of answers that allow a retry.
 RETRY = {"Retry-After": "1"}
 
 

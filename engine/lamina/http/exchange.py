@@ -106,7 +106,7 @@ class Exchange:
             self._changed.set()
 
     def disconnect(self) -> None:
-        """Tell the application that the client is gone."""
+        """Tell the application that the client has disconnected."""
         self._disconnected, self._expects = True, False
         self._changed.set()
 

@@ -102,7 +102,7 @@ def _number(digits: bytes) -> int:
 class _Body:
     """A request's body as it comes, which all bodies together have only so much room for.
 
-    It counts until its request has been answered: its prompt is held as long.
+    It counts until its request has been answered, since its prompt is in memory as long.
     """
 
     def __init__(self, service: Service, receive: Receive) -> None:

@@ -86,7 +86,7 @@ class Recording:
         return len(self.prompt) + len(self.tokens)
 
     def records(self) -> Iterator[list[Any]]:
-        """Yield it as the journal has it."""
+        """Yield its records in the journal."""
         prompt = array("I", self.prompt).tobytes()
         sampling = _SAMPLING.dump_json(self.sampling)
         yield ["begin", self.number, self.key, self.digest, self.created, prompt, sampling]

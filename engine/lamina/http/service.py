@@ -175,7 +175,7 @@ class Meter:
         answers = {(path, str(status)): count for (path, status), count in sorted(self.answers.items())}
         what = "HTTP answers by path and status."
         yield _labelled("lamina_http_answers", what, ["path", "status"], answers)
-        what = "Seconds that a worker computed, and did not wait; asked every second while anybody is served."
+        what = "Seconds that a worker computed, without waiting; updated every second under load."
         worked = {(worker,): seconds for worker, seconds in self._worked_s.items()}
         yield _labelled("lamina_worker_busy_seconds", what, ["worker"], worked)
 
@@ -201,7 +201,7 @@ TOKEN_BYTES = 32
 REST_BYTES = 262_144
 # Of all bodies together, whose prompts as lists of numbers take up to ten times as much.
 MOST_BUFFERED_BYTES = 64_000_000
-# Log-probabilities are stored in columns as long as the longest answer that has them.
+# Log-probabilities are stored in columns of the length of the longest answer with log-probabilities.
 MOST_LOGPROB_TOKENS = 4096
 # Of all choices of a request: they are in memory until its answer is sent.
 MOST_ANSWERED = 1 << 21
@@ -220,7 +220,7 @@ class Limits:
     keep_alive_s: int = 5
     drain_s: float = 30.0
     max_model_len: int | None = None
-    allowed_hosts: tuple[str, ...] = ()  # names beside loopback's that it has for clients without a key
+    allowed_hosts: tuple[str, ...] = ()  # names in addition to loopback's for clients without a key
 
 
 class Requests(NamedTuple):

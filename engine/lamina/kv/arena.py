@@ -415,10 +415,9 @@ class Arena:
         """Allocate slots for a sequence's next tokens; in each space for the last ones within its window."""
         return tuple(space.slab.allocate(name, tokens) for space in self.spaces)
 
-    def extend(self, names: NDArray[np.int64]) -> None:
-        """Allocate a slot for the next token of each sequence."""
-        for space in self.spaces:
-            space.slab.extend(names)
+    def extend(self, names: NDArray[np.int64]) -> tuple[NDArray[np.int32], ...]:
+        """Allocate a slot for the next token of each sequence; return them by space."""
+        return tuple(space.slab.extend(names) for space in self.spaces)
 
     def fork(self, parent: int, child: int, tokens: int | None = None) -> None:
         """Add a sequence that shares the first tokens of another one, or all."""

@@ -61,7 +61,7 @@ def _draw(logits: torch.Tensor, wishes: Wishes, rows: NDArray[np.int64]) -> torc
     """Walk along the vocabulary until the allowed tokens' probability exceeds a random share of it.
 
     Always in the vocabulary's order, so that what a seed gives does not depend on how the set of allowed
-    tokens was found.
+    tokens was determined.
     """
     device = logits.device
     temperature = torch.from_numpy(wishes.temperature[rows]).to(device)[:, None]
@@ -104,7 +104,7 @@ def _keep_top_p(probability: torch.Tensor, top_p: NDArray[np.float32]) -> None:
 
 
 def uniform(seed: NDArray[np.uint64], number: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The number-th draw of each seed's stream, from [0, 1): hashed, so that no generator is kept."""
+    """The number-th draw of each seed's stream, from [0, 1): hashed, so that no generator state is stored."""
     step = np.uint64(0x9E3779B97F4A7C15)
     mixed = _mixed(seed + step) + (number.astype(np.uint64) + np.uint64(1)) * step
     return (_mixed(mixed) >> np.uint64(11)).astype(np.float64) / float(1 << 53)

@@ -41,6 +41,8 @@ class KvSlots:
         self.arena = arena
         self._names: list[Ints] = [np.empty(0, np.int64) for _ in range(batches)]
         self._expected: set[int] = set()  # have slots and will join a batch
+        # By batch: the slots of its newest tokens in each space, or None if an iteration starts again.
+        self.newest: list[tuple[NDArray[np.int32], ...] | None] = [None] * batches
 
     def names(self, batch: int) -> Ints:
         return self._names[batch]
@@ -102,5 +104,7 @@ class KvSlots:
 
         `only` is for an iteration that starts again: the others have their slots already.
         """
-        self.arena.extend(self._names[batch] if only is None else only)
-        return self._names[batch]
+        names = self._names[batch]
+        slots = self.arena.extend(names if only is None else only)
+        self.newest[batch] = slots if only is None else None
+        return names

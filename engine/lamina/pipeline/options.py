@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # Memory that a prompt may take without a check of free memory.
 SMALL_BYTES = 64 << 20
-# Those who decode meanwhile wait for no more.
+# Requests that decode meanwhile wait no longer than this.
 PROMPT_TOKENS = CHUNK
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 LOAD_FORMATS = get_args(LoadFormat)

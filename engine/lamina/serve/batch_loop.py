@@ -24,7 +24,7 @@ T = TypeVar("T")
 # quarter if the worker was killed from outside.
 MOST_SETBACKS = 2.0
 FROM_OUTSIDE = 0.25
-# Requests that have ended, and what kept those that failed from being served.
+# Requests that have ended, and the error of those that failed.
 Over = list[tuple[Request, str | None]]
 
 
@@ -222,7 +222,7 @@ class BatchLoop:
         step.host_s += perf_counter() - started
 
     def _begin(self, batch: int) -> Step:
-        """A batch's next iteration, with those who make room and those who join."""
+        """A batch's next iteration, with preempted and joining requests."""
         step = Step(batch=batch, started_s=time.monotonic())
         self._joined[batch].clear()
         preempted, _ = self.scheduler.advance(batch)
@@ -356,7 +356,7 @@ class BatchLoop:
         """End the fault, if everything that was under way is under way again."""
         if any(self.decoder.flying(batch) for batch in self._broken_off):
             return
-        requests, tokens = self.decoder.stored_in(fault.pools)
+        requests, tokens = self.decoder.stored_in(fault.pools, self.core.read_back())
         workers, now = tuple(sorted(fault.workers)), time.monotonic()
         self.faults.append(Fault(workers, fault.why, fault.noticed_s, now, requests, tokens))
         self._fault = None

@@ -80,7 +80,7 @@ class Decoder:
         return sum(counts)
 
     def dropped(self) -> NDArray[np.int64]:
-        """Sequences that attention workers are to expect no more: names and pools. They are told now."""
+        """Tell attention workers to expect these sequences no more: names and pools."""
         if not self._dropped:
             return NO_PAIRS
         dropped, self._dropped = self._dropped, []
@@ -148,7 +148,7 @@ class Decoder:
         return bool(np.isin(request.rows, self._table.batches[request.batch]).any())
 
     def forget(self) -> None:
-        """All workers have lost all KV: they need not know which sequences have gone."""
+        """All workers have lost all KV: they need not know which sequences left."""
         self._builders = [DeltaBuilder() for _ in self._builders]
 
     def launch(self, batch: int, *, computes: bool = False) -> BatchDelta:
@@ -202,12 +202,15 @@ class Decoder:
         self._joining[batch] = Joined()
         return builder.build(self._table)
 
-    def stored_in(self, pools: Collection[int]) -> tuple[int, int]:
-        """Requests whose KV is in these memories, and how many tokens of it have been computed."""
+    def stored_in(self, pools: Collection[int], without: Collection[int]) -> tuple[int, int]:
+        """Requests whose KV is in these memories, and how many tokens of it have been computed; `without`
+        some sequences.
+        """
         if self._decode_only or not pools:
             return 0, 0
         table = self._table
         rows = np.concatenate(table.batches)
+        rows = rows[~np.isin(table.name[rows], list(without))]
         here = {
             number
             for number, row in zip(table.request[rows].tolist(), rows.tolist(), strict=True)

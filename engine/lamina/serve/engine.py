@@ -143,7 +143,7 @@ class Engine(Served):
         return self._core.advanced_s
 
     def worked_s(self) -> dict[str, float]:
-        """Seconds that each worker of a layout has computed, and not waited, as of when this was asked
+        """Seconds that each worker of a layout has computed, and not waited, as of the previous call
         before: it does not wait.
         """
         return self._core.worked_s()
@@ -303,7 +303,7 @@ class Engine(Served):
     def step(self) -> Step:
         """One iteration of one batch, the next in turn; others run meanwhile. Does nothing when idle.
 
-        Those who join a batch have their prompts computed first.
+        Prompts of requests that join a batch are computed first.
         """
         if self._broken:
             raise self._failure or EngineError(
@@ -321,14 +321,14 @@ class Engine(Served):
             if self.idle:
                 try:
                     self._loop.settle()
-                except Exception as error:  # what has been made is told first
+                except Exception as error:  # report the generated tokens first
                     self._failure = error
                     return step
         self._broken = False
         return step
 
     def warm_up(self, sequences: int, prompt_tokens: int = 1) -> None:
-        """Decode a few tokens that nobody asked for, and forget that: first iterations load what they need.
+        """Decode a few tokens and discard them: the first iterations load code and data.
 
         One request with a prompt of so many tokens, if it can be served, and then so many requests together.
         For when nothing waits or runs.
@@ -378,7 +378,7 @@ class Engine(Served):
     def stream(self, number: int) -> Iterator[Piece]:
         """A request's tokens as they come; others are served meanwhile. Beam search speaks at its end.
 
-        The result stays to be asked for. A request that failed raises RequestError here.
+        The result stays available. A request that failed raises RequestError here.
         """
         self._require_known(number)
         delivered: dict[int, int] = {}
@@ -396,7 +396,7 @@ class Engine(Served):
     def _pieces(self, number: int, delivered: Mapping[int, int]) -> list[Piece]:
         if request := self._requests.get(number):
             return self._decoder.pieces(request, delivered)
-        result = self._results.get(number)  # gone if it was asked for before
+        result = self._results.get(number)  # removed by an earlier call
         return result.pieces(delivered) if result else []
 
     def _forget(self, request: Request, error: str | None = None) -> None:
@@ -407,6 +407,6 @@ class Engine(Served):
         )
 
     def check_integrity(self) -> None:
-        """Recount scheduler and arenas; raise RuntimeError naming the first thing found wrong."""
+        """Recount scheduler and arenas; raise RuntimeError naming the first error."""
         self._loop.scheduler.check_integrity()
         self._loop.surviving(self._core.check_integrity)

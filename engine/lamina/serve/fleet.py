@@ -47,7 +47,7 @@ class _Reports:
         self._queue.put((instance, future))
 
     def next(self, timeout_s: float) -> Instance | None:
-        """The next one of which nobody has asked what came of it; None if there is none in time."""
+        """The next one whose result was not yet requested; None if there is none in time."""
         with contextlib.suppress(Empty):
             while True:
                 instance, future = self._queue.get(timeout=timeout_s)
@@ -157,7 +157,7 @@ class Fleet(Served):
         return max((each.engine.advanced_s for each in self.here), default=0.0)
 
     def worked_s(self) -> dict[str, float]:
-        """Seconds that each worker has computed, as of when this was asked before: it does not wait."""
+        """Seconds that each worker has computed, as of the previous call; does not wait."""
         return dict(item for each in self.here for item in each.worked_s().items())
 
     def records(self) -> list[Records | None]:
@@ -172,7 +172,7 @@ class Fleet(Served):
         return {f"{at}/{worker}": faults for at, own in by_engine.items() for worker, faults in own.items()}
 
     def check_integrity(self) -> None:
-        """Recount every engine; raise RuntimeError naming the first thing found wrong."""
+        """Recount every engine; raise RuntimeError naming the first error."""
         for each in self.here:
             self._settle(each)
             self._ask(each, each.engine.check_integrity)
@@ -336,7 +336,7 @@ class Fleet(Served):
         """The next iteration that an engine has made. Does nothing when idle.
 
         Batches are numbered over all instances: batch j of instance i is i * `batches` + j. Where an engine
-        was lost or drained a step of size 0 says who has `moved`.
+        was lost or drained a step of size 0 lists the requests that `moved`.
         """
         if self._closed:
             raise EngineError("fleet-closed", "the fleet was closed: make a new one")
@@ -416,7 +416,7 @@ class Fleet(Served):
         return self.instances[request.instance]
 
     def _dispatch(self) -> None:
-        """Send on who is in front, as far as engines take them."""
+        """Send queued requests to engines that have room."""
         for request in self._front.send_on():
             self._fail(request, "no engine that is left has room for it")
 
@@ -441,7 +441,7 @@ class Fleet(Served):
             instance.go()
 
     def _settle(self, instance: Instance) -> None:
-        """Wait for the iteration that is under way there; it is told with the next step."""
+        """Wait for the running iteration there; the next step reports it."""
         if instance.future:
             self._take(instance)
 

@@ -15,7 +15,7 @@ from lamina.pipeline import EngineError
 from lamina.serve.instance import Instance, Routed
 
 Ints: TypeAlias = NDArray[np.int64]
-# (prompt_tokens, output_tokens, prefix, requests, kv_tokens) -> instance, as lamina._native.Router has them
+# (prompt_tokens, output_tokens, prefix, requests, kv_tokens) -> instance, as in lamina._native.Router
 Choice: TypeAlias = Callable[[int, int, Ints, Ints, Ints], int]
 Queue: TypeAlias = Literal["each", "global"]
 ROUTERS = ("round-robin", "least-requests", "least-kv", "prefix", "fit")

@@ -36,7 +36,7 @@ class Routed:
     made: tuple[int, ...] = ()  # elsewhere
     instance: int | None = None  # where the router has sent it
     local: int | None = None  # its number there; None before the engine has it
-    runs: bool = False  # somebody has been told that it joined a batch
+    runs: bool = False  # it was reported as joined to a batch
     preemptions: int = 0  # elsewhere
     deaths: int = 0  # of engines that it ran on
 
@@ -71,7 +71,7 @@ class Instance:
         self._threads = ThreadPoolExecutor(1, thread_name_prefix=f"instance {number}")
         self._worked_s: dict[str, float] = {}
         self._collecting = self._hangs = False
-        self._faults = 0  # that have been told
+        self._faults = 0  # already reported
 
     @property
     def state(self) -> State:

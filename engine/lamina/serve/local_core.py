@@ -243,6 +243,10 @@ class LocalCore:
         """Raise the error: there are no workers to replace."""
         raise lost
 
+    def read_back(self) -> set[int]:
+        """Return nothing: no KV is copied."""
+        return set()
+
     def scaled(self, attention_workers: int) -> Scaled:  # noqa: ARG002
         """Raise an EngineError: the one worker is no process."""
         raise EngineError(

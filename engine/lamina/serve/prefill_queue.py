@@ -29,7 +29,7 @@ class PrefillQueue:
         self._ready: dict[int, Request] = {}
         self._by_name: dict[int, int] = {}
         self._unsent: list[PrefillRequest] = []
-        self._expected: list[tuple[int, ...]] = []  # that attention workers have not been told
+        self._expected: list[tuple[int, ...]] = []  # not yet sent to attention workers
 
     @property
     def only_waits(self) -> bool:

@@ -1,4 +1,4 @@
-"""Prompts that are computed beside decoding: so many tokens of them with each iteration of a batch."""
+"""Prompts computed alongside decoding: a number of their tokens with each iteration of a batch."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class PromptQueue:
                 self.add(request, batch, request.pool)
 
     def _suspect(self) -> Request | None:
-        """Workers may have been lost over its prompt: nobody else's is computed until it has joined."""
+        """Workers may have been lost over its prompt: no other prompt is computed until it has joined."""
         here = [request for waiting in self._waiting for request in waiting if request.setbacks >= ALONE]
         here += [
             one.request for begun in self._begun for one in begun.values() if one.request.setbacks >= ALONE

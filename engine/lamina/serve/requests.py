@@ -1,4 +1,4 @@
-"""A request on its way through the engine, what it comes to, and reports of iterations and faults."""
+"""A request on its way through the engine, its result, and reports of iterations and faults."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class LogprobTable:
         self._rows[row] = most, []
 
     def record(self, rows: NDArray[np.int64], revealed: Revealed, which: NDArray[np.intp]) -> None:
-        """The batch's rows have their next tokens. Beams reveal too: `which` are to be kept."""
+        """The batch's rows have their next tokens. Beams also reveal which ones continue (`which`)."""
         own_rows = rows[revealed.rows[which]]
         parts = (own_rows, revealed.chosen[which], revealed.tokens[which], revealed.logs[which])
         for row, own, ids, logs in zip(*(part.tolist() for part in parts), strict=True):
@@ -48,7 +48,7 @@ class LogprobTable:
         return tuple(self._rows[row][1][since:]) if row in self._rows else None
 
     def close(self, rows: list[int]) -> None:
-        """The sequences are over; those that never asked do not mind."""
+        """End the sequences; no-op for sequences without a callback."""
         for row in rows:
             self._rows.pop(row, None)
 
@@ -68,9 +68,9 @@ class Beam:
 class BeamSearch:
     """The beams of one request. Each step takes the live beams' likeliest tokens and decides which go on.
 
-    The rules are those of transformers' generate(num_beams=...), so that results can be held against it: with
-    k end tokens, max(2, 1 + k) times as many candidates as beams are looked at; of those that end, only the
-    ones among the best `beams` count; the search stops when no live beam could still better the worst
+    The rules are those of transformers' generate(num_beams=...), so that results can be compared with it:
+    with k end tokens, max(2, 1 + k) times as many candidates as beams are considered; of those that end, only
+    the ones among the best `beams` count; the search stops when no live beam could still better the worst
     finished one.
     """
 

@@ -111,8 +111,8 @@ def integer(name: str, value: object) -> int:
     return operator.index(value)
 
 
-# From what a request asks and its prompt's length to its place in the queue: smaller first, then who came
-# first.
+# From a request's sampling and prompt length to its key in the queue: smaller first, then first come, first
+# served.
 Policy = Callable[[Sampling, int], int]
 POLICIES: dict[str, Policy] = {
     "fifo": lambda sampling, prompt_tokens: 0,

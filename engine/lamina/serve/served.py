@@ -70,7 +70,7 @@ class Served(ABC):
 
 
 def unknown(number: int) -> KeyError:
-    return KeyError(f"no request {number} is here: it never was, or its result has been asked for")
+    return KeyError(f"no request {number} is here: it never existed, or its result was already returned")
 
 
 def require_harm(worker: str, how: str, workers: Sequence[str]) -> None:

@@ -40,7 +40,7 @@ TIMEOUT_S = 20.0
 HEAD_START_S = 0.0005  # from a launch until the kernel certainly waits
 SPIN_S = 0.01  # the host polls, and does not sleep
 WARM_UP = 3
-NOT_COMPARED = Nccl(missing="it was not asked")
+NOT_COMPARED = Nccl(missing="not requested")
 
 
 def run(
@@ -80,7 +80,9 @@ def run(
     )
 
 
-def row(engine: str, size: int, one_way: Mapping[str, Spread], trips: Mapping[str, Spread]) -> dict[str, Any]:
+def row(
+    engine: str, size: int, one_way: Mapping[str, Spread], trips: Mapping[str, Spread]
+) -> Mapping[str, object]:
     """Return one engine and size: the seconds of each way to send a message."""
     caveat = CAVEATS.get(engine)
     return {"engine": engine, "bytes": size, "caveat": caveat, "one_way_s": one_way, "round_trip_s": trips}

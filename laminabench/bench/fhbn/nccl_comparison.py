@@ -25,7 +25,7 @@ class Nccl:
     missing: str = ""
 
 
-def trips(seconds: float = SECONDS) -> Nccl:
+def trips() -> Nccl:
     """Measure NCCL's round trips on this machine."""
     here = Place.here()
     if why := nccl.missing(here, here):
@@ -33,7 +33,7 @@ def trips(seconds: float = SECONDS) -> Nccl:
     from laminabench.bench.fhbn.pingpong import run
 
     try:
-        return of_rounds(run(Engines(("nccl",), {}, None), SIZES, seconds).rounds)
+        return of_rounds(run(Engines(("nccl",), {}, None), SIZES, SECONDS).rounds)
     except Exception as error:  # any: the channels' own times are still useful
         return Nccl(missing=f"{type(error).__name__}: {error}".partition("\n")[0])
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,9 +29,6 @@ from laminabench.bench.fhbn.results import COPIES, SMALLEST, Round, Samples, Sec
 from laminabench.bench.frame import QUIET, Report, Row, Watcher, all_judged, rounds_for
 from laminabench.util.errors import UserError
 from laminabench.util.gc_paused import gc_paused
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 FEWEST_ROUNDS, ROUNDS = 3, 10
 _MOST_MESSAGES = 5000  # of a turn
@@ -188,7 +185,8 @@ class Setting:
             sender.send(payload)
             message = receiver.recv()
             fastest = min(fastest, time.perf_counter() - start)
-            if not np.array_equal(in_host(message[0]), self.payload):
+            part = message[0] if isinstance(message[0], memoryview) else message[0].cpu()
+            if not np.array_equal(np.asarray(part, np.uint8), self.payload):
                 raise UserError("fhbn-corrupted", f"{name} has brought back other bytes than were sent")
             message.release()
         return fastest
@@ -238,11 +236,6 @@ def on_device(engine: str, payload: NDArray[np.uint8]) -> object:
     import torch
 
     return torch.from_numpy(payload).cuda()
-
-
-def in_host(part: memoryview | Tensor) -> NDArray[np.uint8]:
-    """Return a part's bytes in host memory."""
-    return np.asarray(part if isinstance(part, memoryview) else part.cpu(), np.uint8)
 
 
 def _count(seconds: float, each_s: float) -> int:

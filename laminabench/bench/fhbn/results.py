@@ -183,7 +183,7 @@ def _share(share: float | None) -> str:
 def write(
     directory: Path, result: Mapping[str, object], rounds: Sequence[Round], command: Sequence[str]
 ) -> None:
-    """Write run.json and pingpong.parquet, replacing a ping-pong; anything else there is kept (UserError)."""
+    """Write run.json and pingpong.parquet, replacing a ping-pong; refuse to overwrite other files."""
     import pyarrow as pa
 
     from laminabench.util import parquet

@@ -58,7 +58,7 @@ def decode_attention(on: Device, samples: Samples, source: str, kind: AttentionK
     busy = samples.where(samples["batch"] * samples["kv_heads"] >= 64)
     errors = {
         "op_from_64_kv_heads": fit.error(cost, busy),
-        "held_out_op": float(np.mean(fit.held_out(samples, _head_counts(samples)))),
+        "held_out_op": float(np.mean(fit.held_out(samples, head_counts(samples)))),
     }
     source = f"{source}; held out: a fifth of the head counts"
     heads = (
@@ -76,7 +76,7 @@ def prompt_attention(
     on: Device, samples: Samples, source: str, kind: AttentionKind = FULL
 ) -> PromptAttentionCost:
     fit = terms.prompt_attention(on)
-    error = float(np.mean(fit.held_out(samples, _head_counts(samples))))
+    error = float(np.mean(fit.held_out(samples, head_counts(samples))))
     source = f"{source}; held out: a fifth of the head counts"
     covered = (
         f"4-64 heads of size {kind.head_dim}{_besides(kind)}; whole prompts of 16-16384 tokens, "
@@ -85,7 +85,7 @@ def prompt_attention(
     return fit.sourced(samples, source, covered, {"held_out_op": error})
 
 
-def _head_counts(samples: Samples) -> Iterable[np.ndarray]:
+def head_counts(samples: Samples) -> Iterable[np.ndarray]:
     """Yield each fifth of the head counts."""
     _, group = np.unique(samples["heads"] * 1000 + samples["kv_heads"], return_inverse=True)
     return (group % 5 == fold for fold in range(min(5, int(group.max()) + 1)))
@@ -131,7 +131,7 @@ def _samples(names: Sequence[str], columns: Sequence[tuple[Float64, ...]]) -> Sa
     return Samples(dict(zip(names, values, strict=True)), seconds)
 
 
-# One node's devices. Odd degrees such as 5 are kept: they are legal splits of real layers.
+# One node's devices, including odd degrees such as 5, which are legal splits of real layers.
 MAX_TP = 8
 
 

@@ -24,7 +24,7 @@ from laminabench.catalog.models import ModelShape
 DEGREES = (2, 4, 8)
 # By how many measured matrices the formula of another is corrected, where there are dozens.
 NEAREST = 4
-# The largest CUDA graph that vLLM captures unless told otherwise.
+# The largest CUDA graph that vLLM captures by default.
 GRAPH_ROWS = 512
 OperatorCurves = Mapping[OperatorKey, Curve]
 

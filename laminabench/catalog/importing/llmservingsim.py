@@ -104,7 +104,7 @@ class LayerProfile:
 
 
 def facts_of(folder: Path) -> dict[str, str]:
-    """Return the plain lines of a folder's meta.yaml: who measured what, and when."""
+    """Return the plain lines of a folder's meta.yaml: author, subject and date of the measurement."""
     path = folder / "meta.yaml"
     try:
         text = safe_parse.text(path)
@@ -321,7 +321,7 @@ def _held_out(decode: Grid) -> float:
 def complete_grid(columns: Sequence[Float64], values: Float64) -> Grid:
     """Return a grid without holes by removing, one by one, the point with most of them.
 
-    Only the plainest points are kept, the powers of two: more of them are in some files for some columns.
+    Only powers of two are used as points: more of them are in some files for some columns.
     """
     plain = np.all([(column == 0) | (np.log2(np.maximum(column, 1)) % 1 == 0) for column in columns], axis=0)
     columns, values = [column[plain] for column in columns], values[plain]

@@ -20,7 +20,7 @@ KNOWN = {
 
 
 def device_called(theirs: str, devices: Mapping[str, str], where: Path) -> Device:
-    """Return the catalogue's device: as `devices` (--device) has it, or by its plain name."""
+    """Return the catalogue's device: mapped by `devices` (--device), or by its plain name."""
     plain = {_letters(name): name for name in load_devices()} | KNOWN
     name = devices.get(theirs) or plain.get(_letters(theirs))
     if name is None:

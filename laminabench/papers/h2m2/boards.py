@@ -165,11 +165,6 @@ def sensitivity(context: Context) -> Result:
     return Result(frame, values, {"lines": _lines(frame)})
 
 
-def _stated(case: Case) -> dict[str, Any]:
-    """Return what the paper states of a model, section 5.2."""
-    return entry_of(FIGURES[case.model]).published
-
-
 def _rows(case: Case, other: Other) -> Iterator[dict[str, object]]:
     """Yield a model's measures; none where query heads have no KV in common to read once."""
     if other.words == _ONCE and model(case.model).group == 1:
@@ -178,7 +173,7 @@ def _rows(case: Case, other: Other) -> Iterator[dict[str, object]]:
     varied = replace(case, lengths=other.lengths.get(case.model, case.lengths))
     ways = (H2M2, ORACLE, HIERARCHICAL)
     h2m2, oracle, hierarchical = (mean_speed_up_assuming(way, varied, assumed) for way in ways)
-    stated = _stated(case)
+    stated = entry_of(FIGURES[case.model]).published
     for measure, value, published in (
         ("h2m2", h2m2, stated["H2M2"]),
         ("of_oracle", h2m2 / oracle, stated["of_oracle"]),

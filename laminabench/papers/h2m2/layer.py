@@ -196,7 +196,7 @@ def _row(case: Case, point: tuple[int, int], other: Other) -> dict[str, object]:
     }
 
 
-def _model(case: Case, frame: pd.DataFrame) -> dict[str, Any]:
+def _model(case: Case, frame: pd.DataFrame) -> dict[str, object]:
     """Return what a model's claims have: ratios and overheads in percent, as assumed and otherwise."""
     rows = frame[frame["model"] == case.words]
     usual, others = rows[rows["assumed"] == ASSUMED.words], rows[rows["assumed"] != ASSUMED.words]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import pandas as pd
 
 from laminabench.analysis.binding import binding_of
+from laminabench.catalog.accuracy import accuracy_of_set
 from laminabench.catalog.cost_file import DEFAULT_COSTS, load_costs
 from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import Device, device, load_devices, priced
@@ -72,9 +72,9 @@ def _trace(context: Context, name: str) -> Trace:
     return trace.first(min(len(trace), REQUESTS))
 
 
-def _values(context: Context, traces: Sequence[str]) -> dict[str, Any]:
+def _values(context: Context, traces: Sequence[str]) -> dict[str, object]:
     return {
-        "held_against": load_costs(DEFAULT_COSTS).held_against,
+        "held_against": accuracy_of_set(DEFAULT_COSTS),
         "source": context.source_of(*traces),
         "slo": SLO_TBT_P99_MS,
         "budget": BUDGET_USD_PER_HOUR,

@@ -36,7 +36,7 @@ CONTEXTS = (512, 1024, 2048, 4096)
 _BATCHES = (1, 4, 16, 64, 129, 256)
 # "When the batch size is large (exceeding 128)", section 6.1.
 _LARGE = 128
-# The smallest that two batches can share as one has it.
+# The smallest that two batches can share as for one.
 _SMALL = 4
 
 

@@ -62,7 +62,7 @@ def _measured(path: Path) -> tuple[list[dict[str, Any]], str]:
     host = ping_pong["host"]
     where = (
         f"measured between two processes on {host['cores']} cores of one machine ({host['cpu']}), through "
-        "memory and with no network: another thing than the published values, to be read beside them only; "
+        "memory and with no network: another thing than the published values, to be read next to them only; "
         "bands are p10 to p99"
     )
     return rows, where

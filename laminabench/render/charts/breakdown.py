@@ -101,7 +101,7 @@ def key_of(part: str, colour: str) -> PlotlyJson:
 
 
 def wrapped(name: str) -> str:
-    """Wrap a name to fit beside an axis."""
+    """Wrap a name to fit next to an axis."""
     return "<br>".join(label(part) for part in name.replace(", ", " ").split(" "))
 
 

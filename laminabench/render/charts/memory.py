@@ -51,7 +51,7 @@ def _contents(each: Shown, memory: MemoryOverTime) -> Chart:
     return Chart(
         f"hbm-{each.number}",
         f"HBM over time, {each.name}",
-        f"What HBM held over time, {each.name}: on average over the whole run {listed(means)}.",
+        f"Contents of HBM over time, {each.name}: on average over the whole run {listed(means)}.",
         f"Bytes allocated in HBM by sublayer, all boards together, as means of {SLICES} equal slices of the "
         "replay. A board holds what an iteration began with until its next one begins.",
         traces,

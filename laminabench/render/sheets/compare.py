@@ -14,7 +14,8 @@ from laminabench.catalog.models import DTYPE_BYTES
 from laminabench.render.format import gigabytes, number, share
 from laminabench.render.model import Cell as Written
 from laminabench.render.model import Sheet
-from laminabench.render.terminal import literal, print_sheet
+from laminabench.render.sheets.planned import sheet_of_load
+from laminabench.render.terminal import literal, print_answer, print_sheet
 from laminabench.runs.summary import number_at
 from laminabench.systems.registry import system
 from laminabench.util import markdown
@@ -43,10 +44,24 @@ def sheet_of_runs(compared: SideBySide) -> Sheet:
 
 
 def sheets_of_systems(compared: Compared) -> list[Sheet]:
-    """Return one cell by its metrics, or several as a grid."""
+    """Return one cell by its metrics, several as a grid, or what each system needs under each load."""
+    if compared.loads:
+        return list(_sheets_of_loads(compared))
     if len(compared.cells) == 1:
         return [sheet_of_cell(compared.cells[0], compared.base)]
     return sheets_of_grid(compared.cells, compared.base, as_published=not compared.request.deployments)
+
+
+def _sheets_of_loads(compared: Compared) -> Iterator[Sheet]:
+    """Yield a table for each load; notes that several have are under the first."""
+    cells = {(cell.costs, cell.load): cell for cell in compared.cells}
+    noted: set[str] = set()
+    for load in compared.loads:
+        cell = cells.get((load.question.costs.name, load.name))
+        if cell:
+            notes = [note for note in _under([cell], compared.base) if note not in noted]
+            noted.update(notes)
+            yield sheet_of_load(load, cell, compared.base, notes)
 
 
 def sheet_of_cell(cell: Cell, base: str) -> Sheet:
@@ -54,9 +69,12 @@ def sheet_of_cell(cell: Cell, base: str) -> Sheet:
     left_out = f"{cell.dropped:,} requests" if cell.dropped else "no request"
     title = f"{cell.model} on {cell.trace}, modelled with {cell.label}, {left_out} left out"
     binds = [f"what binds {name}: {binding_of(summary)}" for name, summary in cell.summaries.items()]
-    return _by_metric(
-        cell.sides(base), title, [*binds, *behind([cell], base), *_assumed([cell], [*cell.summaries])]
-    )
+    return _by_metric(cell.sides(base), title, [*binds, *_under([cell], base)])
+
+
+def _under(cells: list[Cell], base: str) -> list[str]:
+    """Return the notes under a cell's table."""
+    return [*behind(cells, base), *_assumed(cells, [*cells[0].summaries])]
 
 
 def sheets_of_grid(cells: list[Cell], base: str, *, as_published: bool) -> list[Sheet]:
@@ -89,7 +107,6 @@ def behind(cells: Sequence[Cell], base: str) -> Iterator[str]:
                 yield f"{where}{even}: as many tokens a dollar"
     narrow = dict.fromkeys(_narrow(cell) for cell in cells)
     yield from (each for each in narrow if each)
-    yield from dict.fromkeys(cell.costs_held for cell in cells)
     yield from dict.fromkeys(itertools.chain.from_iterable(cell.assumed for cell in cells))
 
 
@@ -186,33 +203,6 @@ def _assumed(cells: Sequence[Cell], names: Sequence[str]) -> Iterator[str]:
         yield "where an era's numbers are from: laminabench costs eras"
 
 
-def verdicts(cells: Sequence[Cell], base: str) -> list[str]:
-    """Return the answer for one model on one trace, a sentence for each system but the base."""
-    sourced = [cell for cell in cells if not cell.same_host]
-    bands: dict[str, list[Cell]] = {}
-    for cell in sourced:
-        bands.setdefault(cell.band, []).append(cell)
-    limit = f"{cells[0].slo_tbt_ms:g} ms"
-    sentences = []
-    for name in (each for each in cells[0].summaries if each != base):
-        gains = [
-            f"{_span([cell.gain_per_dollar_of(name, base) for cell in own])} ({band})"
-            for band, own in bands.items()
-        ]
-        within = [_within(sourced, each) for each in (name, base)]
-        sentences.append(
-            f"{name} in place of {base}, tokens for the same money: {', '.join(gains)}; {within[0]} of its "
-            f"tokens come within {limit}, and {within[1]} of {base}'s"
-        )
-    return sentences
-
-
-def _within(cells: Sequence[Cell], name: str) -> str:
-    shares = [number_at(cell.summaries[name], "slo.token_attainment") for cell in cells]
-    known = [each for each in shares if each is not None]
-    return " to ".join(dict.fromkeys(share(end) for end in (min(known), max(known)))) if known else "none"
-
-
 def _by_metric(compared: SideBySide, title: str, notes: Sequence[str]) -> Sheet:
     if compared.slo_tbt_ms is not None:
         first = "" if compared.slo_ttft_ms is None else f", first tokens within {compared.slo_ttft_ms:g} ms"
@@ -268,15 +258,14 @@ def _with_interval(
 
 
 def print_sheets(
-    console: Console, sheets: Sequence[Sheet], verdicts: Sequence[str], failed: Sequence[str]
+    console: Console, sheets: Sequence[Sheet], answer: Sequence[str], failed: Sequence[str]
 ) -> None:
-    """Print the tables, then the answer, then a line for every gate that failed."""
+    """Print the answer, then the tables, then a line for every gate that failed."""
+    print_answer(console, answer)
     for place, sheet in enumerate(sheets):
         if place:
             console.print()
         print_sheet(console, sheet)
-    for line in verdicts:
-        console.print(f"[bold]{literal(line)}[/bold]", soft_wrap=True)
     for line in failed:
         console.print(f"[red]failed[/red] {literal(line)}", soft_wrap=True)
 

@@ -11,11 +11,12 @@ from laminabench.catalog.deployment import assumed_amounts
 from laminabench.render.format import number, share
 from laminabench.render.model import Cell, Row, Sheet
 from laminabench.render.sheets.replay import PARTS, SOURCES
-from laminabench.render.terminal import literal, print_sheet
+from laminabench.render.terminal import literal, print_answer, print_sheet
 from laminabench.workflows.plan.effects import gained_by
 from laminabench.workflows.plan.measure import meets
 from laminabench.workflows.plan.reprice import Billed, Front
 from laminabench.workflows.plan.stored import StoredEffect, StoredPlan, StoredPoint
+from laminabench.workflows.plan.verdict import includes, verdict_on
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -52,7 +53,9 @@ GAINS = {
 def print_plan(
     console: Console, plan: ResolvedPlan, trace: Trace, answers: Sequence[Answer], top: int
 ) -> None:
-    """Print a part for each cost set, and whether they agree."""
+    """Print the answer, then a part for each cost set, and whether they agree."""
+    for answer in answers:
+        print_answer(console, [*verdict_on(answer).sentences, str(includes(answer))])
     request = plan.request
     power = f" and {request.power_budget:,g} W" if request.power_budget else ""
     first = f"TTFT p99 of at most {request.slo_ttft_ms:g} ms, " if request.slo_ttft_ms else ""
@@ -89,8 +92,6 @@ def _answer(console: Console, answer: Answer, top: int) -> None:
             print_sheet(console, sheet_of(title, cheapest, answer))
         _why(console, answer, answer.winner)
         _prices(console, answer)
-    if note := answer.kernel_note:
-        console.print(literal(note), soft_wrap=True)
     result = answer.search
     console.print(
         f"[dim]{result.considered:,} candidates in {result.seconds:.2f} s, "
@@ -251,8 +252,6 @@ def _together(plan: ResolvedPlan, answers: Sequence[Answer], top: int) -> Iterat
             yield f"the cost sets disagree about the winner; ${min(costs):.3f} to ${max(costs):.3f}/M tokens"
         else:
             yield f"the cost sets agree on it: ${min(costs):.3f} to ${max(costs):.3f}/M tokens"
-    for validated in dict.fromkeys(answer.question.costs.held_against for answer in answers):
-        yield f"[dim]{literal(validated)}[/dim]"
     boards = [device.name for device in plan.devices if device.board]
     assumed = {
         device
@@ -260,9 +259,14 @@ def _together(plan: ResolvedPlan, answers: Sequence[Answer], top: int) -> Iterat
         for point in (*answer.front, *_cheapest(answer, top), *filter(None, [answer.nearest]))
         for device in point.candidate.borrowed(answer.question.costs)
     }
-    if borrowed := sorted(assumed - set(boards)):
-        note = f"{', '.join(borrowed)}: not measured in this cost set, coefficients borrowed (costs show)"
-        yield f"[dim]{ASSUMED} {note}[/dim]"
+    scaled = {name for name in assumed if any(answer.question.costs.scaled(name) for answer in answers)}
+    for names, how in (
+        (assumed - scaled - set(boards), "coefficients borrowed"),
+        (scaled, "times of another device, scaled"),
+    ):
+        if names:
+            note = f"{', '.join(sorted(names))}: not measured in this cost set, {how} (costs show)"
+            yield f"[dim]{ASSUMED} {note}[/dim]"
     # Notes on boards appear even if no table has one.
     for name in boards:
         yield (

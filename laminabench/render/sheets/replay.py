@@ -53,7 +53,7 @@ def describe(result: Result, wall_s: float, **drawn: Json) -> dict[str, Json]:
     replayed, meta = result.replayed, result.trace.meta
     modelled = {
         "costs_set": replayed.costs_set,
-        "costs_held": replayed.costs_held,
+        "includes": replayed.includes and replayed.includes.describe(),
         "simulation_s": replayed.simulation_s,
     }
     trace = {name: getattr(meta, name) for name in ("name", "source", "sha256")}
@@ -94,8 +94,8 @@ def render(console: Console, result: Result, wall_s: float) -> None:
         times = f"replayed in {summary.duration_s:,.1f} s, {wall_s:,.1f} s in all"
     else:
         times = f"simulated in {(replayed.simulation_s or 0) * 1000:.1f} ms, {wall_s:.2f} s in all"
-    if replayed.costs_held:
-        console.print(f"[dim]{literal(replayed.costs_held)}[/dim]", soft_wrap=True)
+    if replayed.includes:
+        console.print(literal(replayed.includes), soft_wrap=True)
     console.print(f"[dim]{times}{saved}[/dim]", soft_wrap=True)
 
 
@@ -358,7 +358,7 @@ def _different(counted: Counted) -> str | None:
     """Return how requests differed from the trace, which makes the numbers another trace's."""
     texts = []
     if counted.other_length:
-        texts.append(f"{counted.other_length:,} requests got another number of tokens than they asked for")
+        texts.append(f"{counted.other_length:,} requests got another number of tokens than requested")
     if counted.prompt_tokens.other:
         texts.append(f"{counted.prompt_tokens.other:,} prompts had another length by the server's count")
     return "; ".join(texts) or None

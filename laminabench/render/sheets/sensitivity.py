@@ -11,18 +11,19 @@ from laminabench.render.model import Sheet
 from laminabench.util.atomic import replacing
 from laminabench.workflows.sensitivity.answer import Bar, Sensitivity
 
+SOURCES_HINT = "-v prints where each range is from"
 COLUMNS = ("input", ">low", ">here", ">high", ">gain, low", ">gain, high", "flips", "range")
 
 
-def sheet_of(result: Sensitivity, where: str, validation: str) -> Sheet:
-    """Return a row for each input, the most influential first."""
+def sheet_of(result: Sensitivity, where: str, *, sources: bool = True) -> Sheet:
+    """Return a row for each input, the most influential first, with the sources of ranges in the notes."""
     first, second = result.systems
     title = f"{where}: {first} {result.deployments[first]} buys {result.base.gain:+.1%} tokens a dollar over "
     return Sheet(
         f"{title}{second} {result.deployments[second]}",
         COLUMNS,
         [_line(bar) for bar in result.bars],
-        (validation, *_notes(result)),
+        [*_notes(result), *(_sources(result) if sources else (SOURCES_HINT,))],
     )
 
 
@@ -54,11 +55,6 @@ def _notes(result: Sensitivity) -> Iterator[str]:
         "one input at a time goes to the ends of its range, and deployments stay, whatever they then cost; "
         "gain: tokens a dollar, less one; x: times the cost set's own speed; outside: of the range"
     )
-    groups: dict[tuple[str, str], list[str]] = {}
-    for bar in result.bars:
-        groups.setdefault((bar.input.kind, bar.input.source), []).append(bar.input.title)
-    for (kind, source), titles in groups.items():
-        yield f"{'; '.join(titles)} ({kind}): {source}"
     for bar in result.bars:
         for value, why in bar.impossible.items():
             yield f"{bar.input.title}, {bar.input.text(value)}: {why}"
@@ -66,6 +62,15 @@ def _notes(result: Sensitivity) -> Iterator[str]:
             if end.rejected:
                 varied = bar.input
                 yield f"{varied.title}, {varied.text(end.value)}: {end.rejected:,} requests no longer fit"
+
+
+def _sources(result: Sensitivity) -> Iterator[str]:
+    """Yield where each range is from."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for bar in result.bars:
+        groups.setdefault((bar.input.kind, bar.input.source), []).append(bar.input.title)
+    for (kind, source), titles in groups.items():
+        yield f"{'; '.join(titles)} ({kind}): {source}"
 
 
 def write_csv(result: Sensitivity, path: Path) -> None:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from laminabench.analysis.estimate import Estimate
-from laminabench.render.static.drawn import drawn
 from laminabench.render.style import CYCLE, INK, foot, look, sheet
 from laminabench.runs.manifest import NUMBERS
 from laminabench.systems.registry import system
@@ -32,11 +30,6 @@ class _Bars:
     estimates: list[dict[str, Estimate]]
 
 
-def draw_comparison(compared: SideBySide, target: Path) -> None:
-    """Draw `comparison_picture` into `target`, in the format of its suffix."""
-    drawn(lambda: comparison_picture(compared), target)
-
-
 def comparison_picture(compared: SideBySide) -> Figure:
     """Return a bar for each side, with its interval if it was measured."""
     groups = [side.label for side in compared.sides]
@@ -45,11 +38,6 @@ def comparison_picture(compared: SideBySide) -> Figure:
     if "measured" in how:
         how += "; lines are 95 % intervals of what was measured"
     return _picture(groups, bars, how)
-
-
-def draw_cells(cells: Sequence[Cell], target: Path) -> None:
-    """Draw `picture_of_cells` into `target`, in the format of its suffix."""
-    drawn(lambda: picture_of_cells(cells), target)
 
 
 def picture_of_cells(cells: Sequence[Cell]) -> Figure:

@@ -107,7 +107,7 @@ class _Drawing:
     def _title(self) -> None:
         report, piece, last = self.report, self.piece, self.report["layers"]
         members = next(kind["slices"] for kind in report["classes"] if kind["index"] == piece["class"])
-        also = f"one of {len(members)} alike (class {piece['class']}); " if len(members) > 1 else ""
+        also = f"one of {len(members)} equal ones (class {piece['class']}); " if len(members) > 1 else ""
         where = f"between the attention of layers {self.index - 1} and {self.index}"
         if self.index in {0, last}:
             where = "before the first attention" if self.index == 0 else "after the last attention"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from laminabench.render.charts.chart import Chart
+from laminabench.render.charts.cost import cost_chart
 from laminabench.render.charts.memory import memory_charts
 from laminabench.render.charts.over_time import rate_chart, tbt_chart, ttft_charts
 from laminabench.render.charts.plan import front_chart
@@ -14,6 +15,7 @@ from laminabench.render.static.plotted import legend_of, plot
 from laminabench.render.style import PAGE, foot, look, sheet
 from laminabench.runs.read import Run
 from laminabench.traces.formats.wording import printable
+from laminabench.workflows.compare.curves import Curve
 from laminabench.workflows.plan.reprice import front_at
 from laminabench.workflows.plan.stored import StoredPlan
 
@@ -54,6 +56,18 @@ def plan_picture(plan: StoredPlan) -> Figure:
         legend_of(figure, panels.flat, loc="outside upper center", ncols=6)
         names = printable(f"{plan.trace.name}, {plan.model}, {plan.mode}")
         foot(figure, f"modelled; {names}; candidates that were replayed in full")
+    return figure
+
+
+def cost_picture(named: Sequence[tuple[str, Curve]], slo_tbt_ms: float, title: str) -> Figure:
+    """Return cost against time between tokens of a comparison."""
+    chart = cost_chart(named, slo_tbt_ms)
+    with look():
+        figure, axes = sheet(width=PAGE, height=4.2)
+        plot(axes, chart)
+        axes.set_title(printable(title), parse_math=False)
+        legend_of(figure, [axes], loc="outside upper center", ncols=len(named) + 2)
+        foot(figure, f"modelled; {chart.note}")
     return figure
 
 

@@ -15,13 +15,13 @@ from laminabench.render.format import short
 from laminabench.render.forms import form, hidden, line, select, submit
 from laminabench.render.html import Markup, joined, table, tag
 from laminabench.render.model import listed
-from laminabench.render.sections import drawn, opening, origins, run_keys, timeline
+from laminabench.render.sections import MOST_CURVES, curves_of, drawn, opening, origins, run_keys, timeline
 from laminabench.render.sheets.runs import swatch
 from laminabench.render.shown import Shown, caveats
 from laminabench.render.view.facts import Facts
 from laminabench.render.view.folder import Entry
 from laminabench.render.view.index import Index
-from laminabench.render.view.opened import at_a_glance, chosen, with_tables
+from laminabench.render.view.opened import at_a_glance, chosen, curve, with_tables
 from laminabench.render.view.page import Page, address, several
 from laminabench.requests.replay import seconds
 from laminabench.util.errors import UserError
@@ -113,6 +113,8 @@ def compare_page(index: Index, query: QueryParams) -> Page:
     match query.get("part"):
         case "charts":
             return _charts(options)
+        case "curves":
+            return _curves(options)
         case "lanes":
             return _lanes(options, with_tables(options.entries[:MOST_CHARTED], options.slo_tbt_ms))
     runs = at_a_glance(options.entries, options.slo_tbt_ms)
@@ -125,6 +127,7 @@ def compare_page(index: Index, query: QueryParams) -> Page:
     without = tag("p", "They need JavaScript; their tables are in the export.", class_="missing")
     body = (
         _controls(options, runs),
+        tag("div", id="curves-part", data_lazy=options.address(part="curves")) if len(runs) > 1 else "",
         differences_section(runs, facts),
         *(section.html() for section in opening(runs, caveats(runs))),
         tag("div", waiting, tag("noscript", without), id="charts", data_lazy=lazily),
@@ -175,6 +178,13 @@ def _charts(options: Choice) -> Page:
         parts.append(tag("section", head, tag("div", lanes.body, id="lanes"), id="timeline-section"))
     body = joined([cut if left else "", *parts, origins(runs).html()])
     return Page("Charts", body, [*(chart for each in sections for chart in each.charts), *lanes.charts])
+
+
+def _curves(options: Choice) -> Page:
+    """Return the chart that opens a comparison; empty where no Run has a curve."""
+    entries = options.entries[:MOST_CURVES]
+    section = curves_of(with_tables(entries, options.slo_tbt_ms), map(curve, entries))
+    return Page("Cost", section.html(), section.charts) if section else Page("Cost", joined(()))
 
 
 def _lanes(options: Choice, runs: Sequence[Shown]) -> Page:

@@ -143,7 +143,7 @@ def _complete(row: Row) -> None:
     try:
         row.facts = all_facts(_bytes(row.entry), row.facts)
     except _UNREADABLE:
-        row.damage = f"{row.entry.path / MANIFEST} is damaged, or has gone; replay it again"
+        row.damage = f"{row.entry.path / MANIFEST} is damaged or missing; replay it again"
 
 
 def _bytes(entry: Entry) -> bytes:

@@ -28,7 +28,7 @@ _WORDS = {
     "done": "is done",
     "interrupted": "was interrupted",
     "failed": "failed",
-    "killed": "was killed: its process is gone, and it did not say why",
+    "killed": "was killed: its process ended without a message",
 }
 # For each chart: its title, its axis, and its lines as fields of Moment with labels.
 _CHARTS: dict[str, tuple[str, str, dict[str, str]]] = {
@@ -161,7 +161,7 @@ def _end(index: Index, replay: UnderWay) -> Iterator[Markup]:
     if end is not None and end.resume:
         yield tag("p", "It goes on with ", tag("code", end.resume))
     if replay.state == "killed":
-        yield tag("p", "If it kept a journal, it goes on with ", tag("code", replay.resume))
+        yield tag("p", "If it wrote a journal, continue it with ", tag("code", replay.resume))
     if replay.state == "done" and replay.run_key in index.refreshed().entries["run"]:
         yield tag("p", tag("a", "Its Run", href=address("/compare", {"run": replay.run_key})))
 

@@ -14,6 +14,7 @@ from laminabench.runs.manifest import Manifest
 from laminabench.runs.read import Run, read_manifest, read_run
 from laminabench.sim.outcome import Outcome
 from laminabench.util.errors import UserError
+from laminabench.workflows.compare.curves import Curve, curve_of_run
 from laminabench.workflows.compare.recorded import Recorded, of_manifest, of_run
 
 MOST_RUNS = 200
@@ -93,7 +94,13 @@ def _recorded(entry: Entry, limit: float) -> Recorded:
     return of_run(_run(entry), limit)
 
 
+@functools.lru_cache(maxsize=4 * MOST_RUNS)
+def curve(entry: Entry) -> Curve | None:
+    """Return the curve of a Run, or None if it has none."""
+    return curve_of_run(_run(entry))
+
+
 def forget() -> None:
     """Empty the caches, to measure a first look."""
-    for cached in (_manifest, _run, _recorded):
+    for cached in (_manifest, _run, _recorded, curve):
         cached.cache_clear()

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from laminabench.traces.table import Trace
 
-# Keeps these draws apart from all others that come of the same seed.
+# Separates these draws from all others of the same seed.
 _STREAM = 0x70726F6D
 
 

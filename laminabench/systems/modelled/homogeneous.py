@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from laminabench.catalog.eras import limit_today
+from laminabench.catalog.hardware import Device
 from laminabench.catalog.provenance import attention_sources, provenance, step_sources
 from laminabench.systems.modelled.setup import (
     Modelled,
@@ -25,9 +27,13 @@ from laminabench.systems.modelled.setup import (
 )
 from laminabench.util.errors import UserError
 
-# vLLM's default since its V1 engine on devices of 70 GiB and more, save A100 (256 before, and on others).
-MAX_NUM_SEQS = 1024
 BLOCK_TOKENS = 16
+
+
+def most_at_once(device: Device, prompt_budget: int = 0) -> int:
+    """Return the requests that an engine of vLLM runs at once: no more than an iteration has tokens for."""
+    limit = limit_today(device)
+    return min(limit, prompt_budget) if prompt_budget else limit
 
 
 def build(setup: Setup) -> Modelled:
@@ -41,8 +47,9 @@ def build(setup: Setup) -> Modelled:
     layout, device = deployment.model.shared(), deployment.model.device
     weights, tokens = group_memory(setup)
     # Every data-parallel group has a scheduler of its own.
-    setup = replace(setup, prompt_budget=layout.dp * setup.prompt_budget)
-    most, rows = limits_of(setup, layout.dp * MAX_NUM_SEQS, layout.pp)
+    limit = setup.max_num_seqs or layout.dp * most_at_once(device, setup.prompt_budget)
+    setup = replace(setup, prompt_budget=layout.dp * setup.prompt_budget, max_num_seqs=limit)
+    most, rows = limits_of(setup, limit, layout.pp)
     cut = slices(setup, deployment.model, layout, rows)
     requests = -(-np.arange(most + 1) // layout.dp)
     recompute = recompute_seconds(setup, deployment.model, layout)

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
 
-from laminabench.catalog.accuracy import held_against
 from laminabench.catalog.cost_file import DEFAULT_COSTS, load_costs, usual_costs
 from laminabench.catalog.costs import CostSet, known_devices
 from laminabench.catalog.deployment import (
@@ -24,14 +23,13 @@ from laminabench.catalog.eras import schedules_ahead_by_default
 from laminabench.catalog.find_model import modelled
 from laminabench.catalog.hardware import Device, priced_devices
 from laminabench.catalog.host import parse_host, schedules_ahead, with_host
-from laminabench.catalog.kernels import kernel_note
 from laminabench.catalog.models import ModelShape
 from laminabench.catalog.network import parse_network
 from laminabench.catalog.routing import read_routing
 from laminabench.requests.replay import ReplayRequest
 from laminabench.runs.manifest import Backend
 from laminabench.sim.simulate import simulate
-from laminabench.sim.spec import Fleet, Timing
+from laminabench.sim.spec import Fleet
 from laminabench.sim.timeline import bubbles, lanes_of, two_iterations, write_timeline
 from laminabench.systems.base import (
     Hardware,
@@ -44,6 +42,7 @@ from laminabench.systems.base import (
     settled,
     summary_of,
 )
+from laminabench.systems.modelled.includes import includes_of
 from laminabench.systems.modelled.setup import Modelled, Setup, with_prompts
 from laminabench.systems.modelled.system import System
 from laminabench.systems.router import (
@@ -194,17 +193,10 @@ def replay_on(
         ),
         coefficients=built.coefficients,
         costs_set=setup.costs.name,
-        costs_held=accuracy_of(system, setup) if isinstance(spec.timing, Timing) else None,
+        includes=includes_of([(system.NAME, setup)]),
         simulation_s=simulation_s,
         draw=draw,
     )
-
-
-def accuracy_of(system: str | System, setup: Setup) -> str:
-    """Return the sentence about the accuracy of the system's numbers on its devices."""
-    devices = [part.device.name for part in setup.deployment.parts]
-    name = system if isinstance(system, str) else system.NAME
-    return held_against(setup.costs, name, devices, setup.model.name)
 
 
 def prepare(request: ReplayRequest, system: System, listener: Listener) -> PreparedModel:
@@ -271,8 +263,7 @@ def prepare(request: ReplayRequest, system: System, listener: Listener) -> Prepa
         setup.deployment if each == deployments[0] else replace(each, prefill=prefill) for each in deployments
     ]
     prepared = PreparedModel(request, setup, system, tuple(several))
-    on = [part.device.name for each in several for part in each.parts]
-    for text in filter(None, (note, kernel_note(costs, on), Instances(tuple(several)).price_note)):
+    for text in filter(None, (note, Instances(tuple(several)).price_note)):
         listener.note(text)
     return prepared
 

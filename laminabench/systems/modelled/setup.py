@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from laminabench.catalog.accuracy import accuracy_of_set
 from laminabench.catalog.cost_terms import ACTIVATION_BYTES
 from laminabench.catalog.costs import CostSet
 from laminabench.catalog.deployment import Deployment, Workers
@@ -33,6 +35,7 @@ from laminabench.catalog.step import (
 )
 from laminabench.sim.spec import Admission, Float64, Pipelining, PromptTiming, ServerTiming, Spec, Timing
 from laminabench.util.errors import UserError
+from laminabench.util.json import Json, JsonObject
 
 # Share of a device's memory that a serving system uses; the rest is for the driver, fragmentation and spikes.
 # vLLM's gpu_memory_utilization has this default.
@@ -79,6 +82,7 @@ class Setup:
     partition: Literal["heads", "requests"] | None = None
     stream_chunks: int | None = None
     overcommit: float = 1.0
+    kv_copy: Literal["none", "host", "worker", "disk"] = "none"
     pipeline_parallel: int = 1
     stream_along: Literal["requests", "heads"] | None = None
     host_async: bool = False
@@ -132,7 +136,7 @@ def with_split_kernels(setup: Setup) -> Setup:
     for device in dict.fromkeys(
         each.device for each in (setup.deployment.model, setup.deployment.attention) if each
     ):
-        costs = with_split_products(costs, device, setup.kernels(device), kernel, small)
+        costs = with_split_products(costs, device, setup.kernels(device), kernel, small, model.hidden)
     if kernel and kernel in EXPERT_DTYPES:
         if model.experts is None:
             raise UserError(
@@ -160,7 +164,7 @@ class Modelled:
     """A deployment ready to be simulated, with what a reader should know of it."""
 
     spec: Spec
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
     coefficients: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -202,7 +206,7 @@ def spec_of(setup: Setup, timing: Timing, tokens: int, requests: int, block_toke
     )
 
 
-def split_facts(setup: Setup, spec: Spec) -> dict[str, Any]:
+def split_facts(setup: Setup, spec: Spec) -> JsonObject:
     """Return what a Run says of any deployment with attention workers."""
     return {
         "batches": spec.batches,
@@ -215,11 +219,12 @@ def split_facts(setup: Setup, spec: Spec) -> dict[str, Any]:
     }
 
 
-def served_facts(setup: Setup, spec: Spec) -> dict[str, Any]:
+def served_facts(setup: Setup, spec: Spec) -> JsonObject:
     """Return what a Run says of how any deployment serves."""
-    budget = setup.prompt_budget
-    prompts = {"prefill": "colocated", "max_batched_tokens": budget} if budget else {}
-    return {"admission": spec.admission, "max_num_seqs": spec.max_requests, **prompts}
+    facts: dict[str, Json] = {"admission": spec.admission, "max_num_seqs": spec.max_requests}
+    if setup.prompt_budget:
+        facts |= {"prefill": "colocated", "max_batched_tokens": setup.prompt_budget}
+    return facts
 
 
 class Slices(NamedTuple):
@@ -237,7 +242,7 @@ def slices(setup: Setup, workers: Workers, layout: Layout, most: int) -> Slices:
     The piece before an attention is what makes q, k and v; what remains of a layer, norms and rotation too,
     is the piece after. K and V come after Q in it, in proportion to their rows (v2 paper 4.2.2), but for
     those of latent attention, which come first. With prompts there are more rows than the LM head has: its
-    time is apart.
+    time is separate.
     """
     head = not setup.prompt_budget
     absorbed = setup.absorb == "model"
@@ -461,7 +466,7 @@ def assumptions(setup: Setup) -> list[dict[str, Any]]:
         {
             "term": "validation",
             "set": setup.costs.name,
-            "source": setup.costs.held_against,
+            "source": accuracy_of_set(setup.costs.name),
             "coefficients": {},
         },
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from laminabench.catalog.deployment import Deployment
 from laminabench.catalog.models import ModelShape
 from laminabench.requests.replay import taken_by
-from laminabench.systems.modelled.homogeneous import BLOCK_TOKENS, MAX_NUM_SEQS, build
+from laminabench.systems.modelled.homogeneous import BLOCK_TOKENS, build, most_at_once
 from laminabench.systems.modelled.setup import Modelled, Setup, by_size
 from laminabench.systems.modelled.system import EVERY, PROMPTS, System, of_today
 
@@ -17,7 +17,7 @@ class Vllm(System):
     COLOUR, MARKER = "#d55e00", "triangle-up"
     BASELINE = True
     TAKES = EVERY | PROMPTS | taken_by("vllm")
-    MAX_REQUESTS = MAX_NUM_SEQS
+    MAX_REQUESTS = 1024  # on large devices
     BLOCK_TOKENS = BLOCK_TOKENS
 
     def default_deployment(self, model: ModelShape) -> str:
@@ -30,6 +30,10 @@ class Vllm(System):
     def engines(self, deployment: Deployment) -> int:
         """Return one engine for every data-parallel group."""
         return deployment.model.shared().dp
+
+    def most_requests(self, deployment: Deployment) -> int:
+        """Return the limit of vLLM of today on this device, of all its engines."""
+        return self.engines(deployment) * most_at_once(deployment.model.device)
 
     def _build(self, setup: Setup) -> Modelled:
         self.require_runs_on(setup.deployment)

@@ -38,7 +38,7 @@ def _read(reading: Reading) -> Requests:
 
 
 class _Hashing(threading.Thread):
-    """The sha256 of a file, computed beside what reads it."""
+    """The sha256 of a file, computed while it is read."""
 
     def __init__(self, source: Source) -> None:
         super().__init__(daemon=True)

@@ -1,4 +1,4 @@
-"""Raw ShareGPT conversations: every answer is a request whose prompt is all that was said before."""
+"""Raw ShareGPT conversations: every answer is a request whose prompt is all messages before it."""
 
 from __future__ import annotations
 

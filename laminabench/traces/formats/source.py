@@ -106,7 +106,7 @@ class Source(msgspec.Struct, frozen=True):
             raise _unreadable(self.label, error.strerror) from error
 
     def text(self, newline: Literal["", "\n"] = "") -> io.TextIOWrapper:
-        """Return text with its line ends kept: any, or only line feeds (a lone CR is a space in JSON).
+        """Return text with unchanged line ends: any, or only line feeds (a lone CR is a space in JSON).
 
         What is not UTF-8 comes as surrogates: see `wording.unreadable`.
         """
@@ -194,7 +194,7 @@ class CleanUtf8(io.RawIOBase):
 
     def read(self, size: int = -1) -> bytes:
         while True:
-            # Half, as UTF-8 may need 3 bytes where UTF-16 needs 2, and Arrow wants no more than it asked for.
+            # Half, as UTF-8 may need 3 bytes where UTF-16 needs 2, and Arrow accepts no more than requested.
             data = self._content.read(size // 2 if self._transcode else size)
             clean = self._clean(data)
             if clean or not data:

@@ -38,7 +38,7 @@ class Case:
 
     name: str
     flags: Mapping[str, Any]  # of `laminabench replay`, by long name
-    against: Mapping[str, Any] | None  # the flags of what it is measured beside
+    against: Mapping[str, Any] | None  # the flags of the replay it is measured against
     requests: tuple[ReplayRequest, ...]  # of these, and of those
     metrics: tuple[str, ...]
     tolerance: Mapping[str, float]  # of each metric, as a share

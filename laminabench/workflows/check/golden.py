@@ -60,7 +60,7 @@ def read_golden(folder: Path, case: str) -> Obtained | None:
 def _check(obtained: Obtained) -> None:
     """Raise a KeyError, TypeError or ValueError if parts are missing that a verdict rests on."""
     for name, value in obtained.metrics.items():
-        # A change of rounds is a ratio, and of NaN nothing could be said to have moved.
+        # A change of rounds is a ratio, and NaN could never be reported as moved.
         if isinstance(value, list):
             sound = bool(value) and all(math.isfinite(each) and each > 0 for each in value)
         else:

@@ -177,9 +177,7 @@ class Interval(NamedTuple):
     high: float
 
 
-def change_interval(
-    before: Sequence[float], after: Sequence[float], confidence: float = CONFIDENCE
-) -> Interval:
+def change_interval(before: Sequence[float], after: Sequence[float]) -> Interval:
     """Return the change between two sets of positive measurements (Hodges and Lehmann's, with its interval).
 
     The ratios of all pairs, in order: their median is the estimate, and so many are cut off at both ends that
@@ -187,7 +185,7 @@ def change_interval(
     the machine disturbed moves little, and unlike a bootstrap it is exact for a handful of rounds.
     """
     ratios = sorted(new / old for new in after for old in before)
-    cut = _cut_off(len(before), len(after), 1 - confidence)
+    cut = _cut_off(len(before), len(after), 1 - CONFIDENCE)
     return Interval(ratios[cut] - 1, statistics.median(ratios) - 1, ratios[-1 - cut] - 1)
 
 
@@ -333,7 +331,7 @@ def _text(value: Any) -> str:
     if value is _NONE:
         return "not there"
     text = f"{value:.6g}" if isinstance(value, float) else str(value)
-    # Checksums and sources are told apart by their beginning.
+    # Checksums and sources are distinguished by their beginning.
     return text if len(text) <= 40 else f"{text[:12]}…"
 
 

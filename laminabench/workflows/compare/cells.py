@@ -15,7 +15,9 @@ from laminabench.catalog.deployment import assumed_amounts, kinds_of_prices
 from laminabench.catalog.hardware import Device
 from laminabench.catalog.models import ModelShape
 from laminabench.runs.summary import Summary, number_at
-from laminabench.systems.modelled.prepared import Routed, accuracy_of, require_requests
+from laminabench.systems.includes import Includes
+from laminabench.systems.modelled.includes import accuracy_of, includes_of
+from laminabench.systems.modelled.prepared import Routed, require_requests
 from laminabench.systems.modelled.setup import Setup
 from laminabench.systems.modelled.system import worth_trying
 from laminabench.systems.registry import deployments, system
@@ -23,6 +25,8 @@ from laminabench.traces.table import Trace
 from laminabench.util.errors import UserError
 from laminabench.util.json import Json
 from laminabench.util.parallel import spread
+from laminabench.workflows.compare.curves import Curve, curve_of
+from laminabench.workflows.compare.kernels import OtherKernels, with_own_kernels
 from laminabench.workflows.compare.runs import CellRun, run_of
 from laminabench.workflows.compare.sides import Side, SideBySide, modelled_estimates, side_by_side
 from laminabench.workflows.compare.spec import (
@@ -39,6 +43,7 @@ from laminabench.workflows.compare.spec import (
     storage_types,
 )
 from laminabench.workflows.replay import Replayed, ReplayRequest, replay
+from laminabench.workflows.verdict import prices_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +56,10 @@ class Cell:
     reading: Reading | None
     hosts: dict[str, Host]
     limits: dict[str, int]  # most requests at once
-    costs_held: str  # how far off they were where they were held against measurements
+    includes: Includes
+    errors: dict[str, float | None]  # shares of modelled times, by the accuracy board
+    devices: dict[str, dict[str, tuple[int, float]]]  # counts, and the hourly price of one
+    other: OtherKernels
     dropped: int  # requests that one of the systems could never hold, left out for all
     least_room: str  # which one that is, and what it holds
     requested: dict[str, str]  # deployments; at equal cost others may have taken their place
@@ -64,8 +72,10 @@ class Cell:
     slo_tbt_ms: float
     slo_ttft_ms: float | None
     kinds_of_prices: str  # where they cannot be compared: which device has which
-    assumed: tuple[str, ...]  # prices and watts that nobody published, a sentence each
+    assumed: tuple[str, ...]  # unpublished prices and watts, a sentence each
+    load: str = ""  # as the spec's
     runs: tuple[CellRun, ...] = field(default=(), repr=False, compare=False)
+    curves: tuple[Curve, ...] = field(default=(), repr=False, compare=False)
 
     @property
     def band(self) -> str:
@@ -78,9 +88,9 @@ class Cell:
         return self._named(str(self.reading or ""))
 
     def _named(self, reading: str) -> str:
-        """Add the cost set, unless that is the era's."""
+        """Add the cost set, unless that is the era's, and the load."""
         own = self.reading is not None and self.reading.era.costs == self.costs
-        return reading if own else ", ".join(filter(None, (reading, self.costs)))
+        return ", ".join(filter(None, (reading, "" if own else self.costs, self.load)))
 
     @property
     def same_host(self) -> bool:
@@ -146,11 +156,12 @@ class Cell:
             "model": self.model,
             "trace": self.trace,
             "costs": self.costs,
+            **({"load": self.load} if self.load else {}),
             "era": self.reading.era.name if self.reading else None,
             "hosts_alike": self.same_host,
             "host": {name: host._asdict() for name, host in self.hosts.items()},
             "max_num_seqs": self.limits,
-            "costs_held": self.costs_held,
+            "includes": self.includes.describe(),
             "dropped": self.dropped,
             "least_room": self.least_room,
             "deployment": self.deployments,
@@ -167,6 +178,13 @@ class Cell:
             "break_even_usd_per_board_hour": self.break_evens(base),
             "assumed": list(self.assumed),
             "compared": self.sides(base).describe(),
+            **(self._curves() if self.curves else {}),
+        }
+
+    def _curves(self) -> dict[str, Json]:
+        return {
+            "curves": {each.system: [point.describe() for point in each.points] for each in self.curves},
+            "errors": self.errors,
         }
 
 
@@ -205,12 +223,6 @@ def placed(spec: ComparisonSpec, model: ModelShape, trace: Trace, costs: CostSet
     return Placed(requested, chosen, fitting, len(trace) - len(fitting))
 
 
-def _accuracy(chosen: Mapping[str, Deployed]) -> str:
-    """Return the sentences about the accuracy of these systems' numbers, each once."""
-    every = (accuracy_of(name, each.setup).split("; ") for name, each in chosen.items())
-    return "; ".join(dict.fromkeys(itertools.chain.from_iterable(every)))
-
-
 def cell(
     spec: ComparisonSpec,
     model: ModelShape,
@@ -218,16 +230,35 @@ def cell(
     costs: CostSet,
     done: Done | None = None,
     common: ReplayRequest | None = None,
+    *,
+    with_curves: bool = False,
 ) -> Cell:
     """Replay every system of the spec, except for what is `done`.
 
     With `common`, the request that all replays have in common, the cell has its Runs. Readings with all
-    hosts as slow as the era's have none: they explain a gain, and are no deployments.
+    hosts as slow as the era's have neither these nor curves: they explain a gain, and are no deployments.
     """
-    placement = placed(spec, model, trace, costs)
+    return cell_of(
+        placed(spec, model, trace, costs), spec, model, trace, costs, done, common, with_curves=with_curves
+    )
+
+
+def cell_of(
+    placement: Placed,
+    spec: ComparisonSpec,
+    model: ModelShape,
+    trace: Trace,
+    costs: CostSet,
+    done: Done | None = None,
+    common: ReplayRequest | None = None,
+    *,
+    with_curves: bool = False,
+) -> Cell:
+    """Replay every system on its devices, except for what is `done`."""
     requested, chosen, fitting = placement.requested, placement.chosen, placement.fitting
     done, requests = {} if done is None else done, fitting.prompt_tokens.tobytes()
-    stored = None if spec.reading and spec.reading.same_host else common
+    hypothetical = spec.reading is not None and spec.reading.same_host
+    stored = None if hypothetical else common
     for name, each in chosen.items():
         key = name, each.setup, each.routed, requests
         if key not in done:
@@ -236,6 +267,12 @@ def cell(
             done[key] = replayed.summary, run
     results = {name: done[name, each.setup, each.routed, requests] for name, each in chosen.items()}
     devices = placement.devices
+    curves = [
+        curve_of(name, each.setup, each.routed, fitting, spec.workload, results[name][0])
+        for name, each in chosen.items()
+        if with_curves and not hypothetical
+    ]
+    other = OtherKernels() if hypothetical else with_own_kernels(chosen, fitting, spec.workload)
     return Cell(
         model=model.name,
         trace=trace.meta.name,
@@ -243,7 +280,10 @@ def cell(
         reading=spec.reading,
         hosts={name: host_of(each.setup) for name, each in chosen.items()},
         limits={name: _most_requests(name, each.setup) for name, each in chosen.items()},
-        costs_held=_accuracy(chosen),
+        errors={name: accuracy_of(name, each.setup).error for name, each in chosen.items()},
+        devices={name: prices_of(each.routed.instances) for name, each in chosen.items()},
+        other=other,
+        includes=includes_of((name, setup) for name, each in chosen.items() for setup in each.kinds),
         dropped=placement.dropped,
         least_room=least_room(chosen),
         requested={name: str(each.hardware) for name, each in requested.items()},
@@ -257,7 +297,9 @@ def cell(
         slo_ttft_ms=spec.workload.slo_ttft_ms,
         kinds_of_prices=kinds_of_prices(devices),
         assumed=assumed_amounts(devices),
+        load=spec.load,
         runs=tuple(run for _, run in results.values() if run and stored),
+        curves=tuple(curves),
     )
 
 
@@ -287,6 +329,7 @@ class Grid:
     traces: list[Trace]
     common: ReplayRequest | None = None  # of all replays, where their Runs are stored
     costs_as_named: Mapping[str, str] = field(default_factory=dict)  # by the names that the sets have
+    with_curves: bool = False
 
 
 def grid_cells(
@@ -307,7 +350,7 @@ def _work(grid: Grid, place: tuple[int, int, int]) -> list[Cell]:
     if common is not None:
         common = structs.replace(common, costs=grid.costs_as_named[costs.name])
     done: Done = {}
-    return [cell(spec, model, trace, costs, done, common) for spec in specs]
+    return [cell(spec, model, trace, costs, done, common, with_curves=grid.with_curves) for spec in specs]
 
 
 def made_equal(

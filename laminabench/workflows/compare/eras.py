@@ -1,4 +1,4 @@
-"""Systems as an era of one of them has it, at each end of what its sources leave open."""
+"""Systems of an era, at each end of the range that its sources leave open."""
 
 from __future__ import annotations
 

@@ -1,37 +1,36 @@
-"""Cells with the attention kernels that servers take without a flag: where the better system is another."""
+"""Systems with the decode kernels that servers take without a flag, where these are not the usual ones."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
-from laminabench.catalog.deployment import devices_named
 from laminabench.catalog.kernels import out_of_the_box, with_kernels
-from laminabench.workflows.compare.cells import Cell, Grid, grid_cells
+from laminabench.systems.base import Workload
+from laminabench.traces.table import Trace
+from laminabench.workflows.compare.spec import Deployed
+from laminabench.workflows.replay import replay
 
 
-def kernel_flips(grid: Grid, cells: Sequence[Cell], base: str, jobs: int | None) -> Iterator[str]:
-    """Yield a sentence where vLLM's own kernels change the better system; replays only what has others."""
-    on = devices_named(",".join(text for cell in cells for text in cell.deployments.values()))
-    chosen = [out_of_the_box(view.costs, on) for view in grid.views]
-    if not any(chosen):
-        return
-    views = [
-        view._replace(costs=with_kernels(view.costs, kernels))
-        for view, kernels in zip(grid.views, chosen, strict=True)
-    ]
-    others = grid_cells(replace(grid, views=views, common=None), jobs=jobs)
-    flipped = [
-        f"{cell.model} on {cell.trace}, {cell.label}: {name} {here:+.1%}, then {there:+.1%}"
-        for cell, other in zip(cells, others, strict=True)
-        for name in cell.summaries
-        if name != base
-        for here, there in [(each.gain_per_dollar_of(name, base) for each in (cell, other))]
-        if (here > 0) != (there > 0)
-    ]
-    if flipped:
-        kernels = " and ".join(sorted({each for some in chosen for each in some}))
-        yield (
-            f"with {kernels}, as vLLM takes without a flag, the better of {base} and another system changes "
-            f"in {len(flipped)} of {len(cells)} cells (tokens a dollar): {'; '.join(flipped)}"
-        )
+class OtherKernels(NamedTuple):
+    """Throughput of the systems on devices that have other kernels; the rest stays as it is."""
+
+    kernels: tuple[str, ...] = ()
+    tokens_per_s: Mapping[str, float] = {}
+
+
+def with_own_kernels(chosen: Mapping[str, Deployed], trace: Trace, workload: Workload) -> OtherKernels:
+    """Replay what decodes on such devices again, on the same deployments."""
+    kernels: dict[str, None] = {}
+    rates: dict[str, float] = {}
+    for name, on in chosen.items():
+        setup = on.setup
+        sides = [side for each in on.kinds for side in (each.deployment.model, each.deployment.attention)]
+        own = out_of_the_box(setup.costs, (side.device.name for side in sides if side))
+        if own and not setup.model.latent:
+            other = replace(setup, costs=with_kernels(setup.costs, own))
+            summary = replay(trace, name, other, workload, on.routed).summary
+            rates[name] = summary.throughput_tokens_per_s or 0.0
+            kernels |= dict.fromkeys(own)
+    return OtherKernels(tuple(kernels), rates)

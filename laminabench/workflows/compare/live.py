@@ -81,7 +81,7 @@ def compare_live(
     compared, doubts = compare_runs(
         all_paths, base=paths[base][0], slo_tbt_ms=request.slo_tbt_ms, slo_ttft_ms=request.slo_ttft_ms
     )
-    return compared, [f"Runs are kept in {directory}", *doubts], all_paths
+    return compared, [f"Runs are in {directory}", *doubts], all_paths
 
 
 def require_new(directory: Path) -> None:

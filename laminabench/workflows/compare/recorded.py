@@ -23,7 +23,7 @@ from laminabench.workflows.compare.sides import modelled_estimates
 
 # Flags that change what is written, not what is measured.
 _ABOUT_FILES = ("trace", "timeline", "timeline_window", "plot", "seed")
-# Where tokens were seen.
+# Where tokens were observed.
 ENGINE, CLIENT = "in the engine", "by the client"
 
 
@@ -55,7 +55,7 @@ class Recorded:
     facts: Facts
     summary: Summary
     estimates: dict[str, Estimate]
-    client_only: str  # where its tokens were seen
+    client_only: str  # where its tokens were observed
 
     @property
     def measured(self) -> bool:
@@ -195,7 +195,7 @@ def differences(entries: list[Recorded]) -> Iterator[str]:
     firsts = dict.fromkeys(each.summary.slo.ttft_ms or None for each in entries)
     if len(firsts) > 1:
         text = ", ".join("none" if limit is None else f"{limit:g} ms" for limit in firsts)
-        yield f"first tokens are held to different limits ({text}): --slo-ttft-ms sets one"
+        yield f"first tokens have different limits ({text}): --slo-ttft-ms sets one"
 
 
 def _boards(all_facts: list[Facts]) -> Iterator[str]:

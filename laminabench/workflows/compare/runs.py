@@ -12,7 +12,9 @@ from laminabench.catalog.cost_terms import HostCost
 from laminabench.catalog.costs import CostSet
 from laminabench.requests.replay import ReplayRequest
 from laminabench.runs.read import Run
-from laminabench.systems.registry import prepare
+from laminabench.systems.modelled.setup import Setup
+from laminabench.systems.registry import prepare, takes
+from laminabench.systems.registry import system as find
 from laminabench.traces.table import Trace
 from laminabench.workflows.compare.spec import ComparisonSpec, Deployed
 from laminabench.workflows.replay import Replayed, Result
@@ -36,14 +38,13 @@ def run_of(
     replayed: Replayed,
 ) -> CellRun:
     """Return what was replayed as a Run; `common` is what all replays have in common."""
-    request = _request_of(system, deployed, spec, common)
+    request = request_of(system, deployed, spec, common)
     result = Result(prepare(request), trace, replayed, None, replayed.simulation_s or 0.0)
     return CellRun(_name_of(system, spec, costs), request, result.as_run(request))
 
 
-def _request_of(
-    system: str, deployed: Deployed, spec: ComparisonSpec, common: ReplayRequest
-) -> ReplayRequest:
+def request_of(system: str, deployed: Deployed, spec: ComparisonSpec, common: ReplayRequest) -> ReplayRequest:
+    """Return the request that repeats a replay."""
     # Devices for prompts are part of --prefill.
     instances = [str(replace(each, prefill=None)) for each in deployed.routed.instances]
     uniform = len(set(instances)) == 1
@@ -59,17 +60,30 @@ def _request_of(
         host=None if host is None else _host_text(host),
         host_async=True if system in spec.host_async else None,
         max_num_seqs=deployed.setup.max_num_seqs,
+        **_chosen(system, deployed.setup, common),
     )
+
+
+def _chosen(name: str, setup: Setup, common: ReplayRequest) -> dict[str, object]:
+    """Return what a plan has chosen for this system alone."""
+    chosen: dict[str, object] = {}
+    if setup.batches and takes(find(name), "batches"):
+        chosen["batches"] = setup.batches
+    if setup.prompt_budget and common.prefill is None:
+        pool = setup.deployment.prefill
+        prefill = f"pool:{pool}" if pool else "colocated"
+        chosen |= {"prefill": prefill, "max_batched_tokens": setup.prompt_budget}
+    return chosen
 
 
 def _name_of(system: str, spec: ComparisonSpec, costs: CostSet) -> str:
     """Return a folder's name. The range of an era's host is that of the era's own system."""
     reading = spec.reading
     if reading is None:
-        label = costs.name
+        label = f"{spec.load} {costs.name}"
     else:
         label = str(reading) if reading.era.system == system else reading.era.name
-    return re.sub(r"[^a-z0-9.]+", "-", f"{system} {label}".lower())
+    return re.sub(r"[^a-z0-9.]+", "-", f"{system} {label.strip()}".lower())
 
 
 def _host_text(host: HostCost) -> str:

@@ -127,12 +127,13 @@ class ComparisonSpec:
     max_num_seqs: Mapping[str, int] = field(
         default_factory=dict
     )  # the era's or each one's own, where none is given
-    admission: Admission | None = None  # as prompts have it, if None
+    admission: Admission | None = None  # default: that of prompts
     prompt_budget: int = 0  # tokens in an iteration; 0 where no prompts are computed
     prefill: Workers | None = None  # devices for prompts, which every deployment gets
     workload: Workload = field(default_factory=Workload)
     equal: Equal | None = None
     reading: Reading | None = None  # of an era; as the user says, if None
+    load: str = ""  # how requests come, where a comparison has two ways
 
     @property
     def several(self) -> bool:

@@ -8,19 +8,23 @@ from pathlib import Path
 
 import msgspec
 
+from laminabench.analysis.verdict import Verdict
 from laminabench.requests.compare import CompareRequest
 from laminabench.runs.read import Run
+from laminabench.systems.includes import Includes, together
 from laminabench.traces.table import Trace
 from laminabench.util.errors import UserError
 from laminabench.util.json import Json
 from laminabench.util.progress import Listener
 from laminabench.workflows.compare.assumptions import left_out
 from laminabench.workflows.compare.cells import Cell, Grid, grid_cells
-from laminabench.workflows.compare.kernels import kernel_flips
+from laminabench.workflows.compare.curves import Curve
 from laminabench.workflows.compare.plan import Plan, resolve
+from laminabench.workflows.compare.planned import Load, planned
 from laminabench.workflows.compare.runs import CellRun
 from laminabench.workflows.compare.sides import SideBySide
 from laminabench.workflows.compare.spec import ComparisonSpec
+from laminabench.workflows.compare.verdict import kernel_flips, sentences_on, verdict_on
 
 # Prices that differ by less are about equal.
 ABOUT_EQUAL = 0.01
@@ -32,7 +36,7 @@ class Compared:
 
     plan: Plan
     cells: list[Cell]
-    flips: tuple[str, ...] = ()  # a sentence where other attention kernels change the better system
+    loads: tuple[Load, ...] = ()  # how deployments were chosen, where a plan did
 
     @property
     def request(self) -> CompareRequest:
@@ -47,15 +51,46 @@ class Compared:
         names = [self.base, *(name for name in self.plan.spec.systems if name != self.base)]
         return f"{' or '.join(names)}: {self.cells[0].model} on {self.cells[0].trace}, modelled"
 
+    @property
+    def verdict(self) -> Verdict | None:
+        """The verdict of a single cell, or of the first load; of several each has its own."""
+        return verdict_on(self.cells[0]) if len(self.cells) == 1 or self.loads else None
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The answer in a few sentences."""
+        return sentences_on(self.cells)
+
+    @property
+    def includes(self) -> Includes:
+        """The contents of all cells' numbers."""
+        return together(cell.includes for cell in self.cells)
+
     def side_by_side(self) -> list[tuple[str, SideBySide]]:
         """Return each cell with its origin, for the end of a sentence."""
         return [
             (f" ({cell.model} on {cell.trace}, {cell.label})", cell.sides(self.base)) for cell in self.cells
         ]
 
+    def curves(self) -> list[tuple[str, Curve]]:
+        """Return the curves with their names, in which prices are and, of several, the reading."""
+        cells = [cell for cell in self.cells if cell.curves]
+        several = len(cells) > 1
+        return [
+            (
+                f"{each.system} {each.deployment}, ${cell.usd_per_hour[each.system]:.2f} an hour"
+                + f", {cell.label}" * several,
+                each,
+            )
+            for cell in cells
+            for each in cell.curves
+        ]
+
     def notes(self) -> list[str]:
         """Return what a reader of the numbers has to know."""
-        return [*_notes(self.cells, self.plan.spec), *self.flips]
+        unmet = (f"{name}, {each.name}: {why}" for each in self.loads for name, why in each.unmet.items())
+        own = _notes(self.cells, self.plan.spec, chosen=bool(self.loads))
+        return [*unmet, *own, *kernel_flips(self.cells, self.base)]
 
     def describe(self) -> dict[str, Json]:
         """Return the comparison for --json."""
@@ -74,7 +109,21 @@ class Compared:
             "max_num_seqs": dict(spec.max_num_seqs),
             **(_of_prompts(spec) if spec.prompt_budget else {}),
             **({"router": spec.router, "queue": spec.queue} if spec.several else {}),
-            "cells": [cell.row(self.base) for cell in self.cells],
+            **({"chosen": self._chosen()} if self.loads else {}),
+            "verdict": self.verdict and self.verdict.describe(),
+            "sentences": list(self.sentences),
+            "includes": self.includes.describe(),
+            "cells": [{**cell.row(self.base), "verdict": verdict_on(cell).describe()} for cell in self.cells],
+        }
+
+    def _chosen(self) -> dict[str, Json]:
+        plan, common = self.loads[-1].plan, self.plan.replay
+        return {
+            "slo_tbt_p99_ms": plan.request.slo_tbt_p99_ms,
+            "slo_ttft_p99_ms": plan.request.slo_ttft_ms,
+            "budget_usd_per_hour": plan.budget,
+            "devices": [each.name for each in plan.devices],
+            "loads": [each.describe(common) for each in self.loads],
         }
 
     def runs(self) -> list[Run]:
@@ -94,12 +143,17 @@ def compare_systems(
     traces: list[Trace] | None = None,
     wants_runs: str = "",
     with_runs: bool = False,
+    with_curves: bool = False,
 ) -> Compared:
-    """Replay all systems of a request on all traces.
+    """Replay all systems of a request on all traces; only one model on one trace has curves.
 
     `traces` are the request's, where they have been loaded and cut before. `wants_runs` names an option
     that needs the Runs, which only one model on one trace has.
     """
+    if request.planned:
+        stored = bool(wants_runs or with_runs)
+        chosen = planned(request, listener, traces, stored=stored, with_curves=with_curves)
+        return Compared(chosen.plan, chosen.cells, tuple(chosen.loads))
     plan = resolve(request, listener, traces)
     if wants_runs and not plan.is_single:
         raise UserError(
@@ -108,10 +162,11 @@ def compare_systems(
             f"{len(plan.traces)} traces: name one of each",
         )
     common = plan.replay if plan.is_single and (wants_runs or with_runs) else None
-    grid = Grid(plan.views, plan.models, plan.traces, common, plan.costs_as_named)
+    curves = with_curves and plan.is_single
+    grid = Grid(plan.views, plan.models, plan.traces, common, plan.costs_as_named, curves)
     with listener.progress("replaying", unit="cells") as progress:
         cells = grid_cells(grid, jobs=request.jobs, progress=progress)
-    return Compared(plan, cells, tuple(kernel_flips(grid, cells, plan.base, request.jobs)))
+    return Compared(plan, cells)
 
 
 def _of_prompts(spec: ComparisonSpec) -> dict[str, Json]:
@@ -119,12 +174,12 @@ def _of_prompts(spec: ComparisonSpec) -> dict[str, Json]:
     return {"prefill": how, "max_batched_tokens": spec.prompt_budget}
 
 
-def _notes(cells: list[Cell], spec: ComparisonSpec) -> Iterator[str]:
+def _notes(cells: list[Cell], spec: ComparisonSpec, *, chosen: bool) -> Iterator[str]:
     """Yield what a reader of the numbers has to know."""
     equal = spec.equal
-    if equal is None:
+    if equal is None and not chosen:
         yield from _unequal_prices(cells, spec)
-    else:
+    elif equal is not None:
         replaced = {
             f"{cell.deployments[name]} for {cell.amount_of(name, equal)} took the place of {name}'s "
             f"{requested} ({cell.model} on {cell.trace})"

@@ -37,7 +37,9 @@ class Answer:
     winner: Point | None
     nearest: Point | None
     summary: Summary | None  # of the winner's replay
-    binds: Mapping[Point, list[Effect]]  # of all on the front, perhaps of who would be there at other prices
+    binds: Mapping[
+        Point, list[Effect]
+    ]  # of all on the front, perhaps of candidates that would be there at other prices
     prices: list[Repriced]
     without_prompts: Point | None = None  # the winner where prompts are there already
     # The kernels that vLLM takes without a flag, where they change the winner: to another one, or to none.
@@ -111,7 +113,7 @@ def answer(
     report: Callable[[int, int], None] = lambda done, total: None,
 ) -> Answer:
     """Search the candidates; `at_any_price` finds what binds all that may be on the front at some prices."""
-    # With prompts there are too many candidates to look at those who only would be faster and dearer.
+    # With prompts there are too many candidates to examine those that are only faster and dearer.
     few = question.prompts and question.mode == "open"
     outcome = search(question, candidates, exhaustive=exhaustive, winner_only=few, jobs=jobs, report=report)
     limit = question.slo_tbt_p99_ms
@@ -167,9 +169,14 @@ def _summary(question: Question, point: Point) -> Summary:
 
 def require_possible(result: Answer) -> None:
     """Raise a UserError if no candidate could even be replayed: none fits the longest request."""
-    counts = result.search.counts
-    if not result.search.points and counts.get("too_small") and not counts.get("falls_behind"):
-        trace = result.question.trace
+    require_replayed(result.question, result.search)
+
+
+def require_replayed(question: Question, result: SearchResult) -> None:
+    """Raise a UserError if none of the candidates fits the longest request."""
+    counts = result.counts
+    if not result.points and counts.get("too_small") and not counts.get("falls_behind"):
+        trace = question.trace
         longest = int((trace.prompt_tokens.astype("int64") + trace.output_tokens).max())
         raise UserError(
             "plan-longest-request",
@@ -180,31 +187,36 @@ def require_possible(result: Answer) -> None:
 
 def require_winner(result: Answer) -> None:
     """Raise a CheckFailedError that names the nearest candidate, and by how much it misses."""
-    if result.winner is not None:
-        return
-    limit, costs = result.question.slo_tbt_p99_ms, result.question.costs.name
-    ttft_ms = result.question.slo_ttft_ms
-    if result.nearest is None and ttft_ms is not None:
-        times = ((point.ttft_p99_ms or 0.0, str(point.candidate)) for point in result.search.points)
+    if result.winner is None:
+        raise unmet(result.question, result.search)
+
+
+def unmet(question: Question, result: SearchResult) -> CheckFailedError:
+    """Return which limit a search without a winner misses, the nearest candidate, and by how much."""
+    limit, costs = question.slo_tbt_p99_ms, question.costs.name
+    ttft_ms = question.slo_ttft_ms
+    closest = nearest(result.points)
+    if closest is None and ttft_ms is not None:
+        times = ((point.ttft_p99_ms or 0.0, str(point.candidate)) for point in result.points)
         soonest = min(times, default=None)
-        nearest = "" if soonest is None else f"; of those replayed {soonest[1]} has {soonest[0]:,.0f} ms"
-        raise CheckFailedError(
+        came = "" if soonest is None else f"; of those replayed {soonest[1]} has {soonest[0]:,.0f} ms"
+        return CheckFailedError(
             "plan-ttft-missed",
-            f"with {costs}, none of {result.search.considered:,} candidates keeps up with "
-            f"{result.question.trace.meta.name} and has a TTFT p99 of {ttft_ms:g} ms{nearest}",
+            f"with {costs}, none of {result.considered:,} candidates keeps up with "
+            f"{question.trace.meta.name} and has a TTFT p99 of {ttft_ms:g} ms{came}",
         )
-    if result.nearest is None:
-        raise CheckFailedError(
+    if closest is None:
+        return CheckFailedError(
             "plan-falls-behind",
-            f"with {costs}, none of {result.search.considered:,} candidates keeps up with "
-            f"{result.question.trace.meta.name}: 99 of 100 requests are to wait no longer than "
-            f"{result.question.slo_queueing_p99_s:g} s",
+            f"with {costs}, none of {result.considered:,} candidates keeps up with "
+            f"{question.trace.meta.name}: 99 of 100 requests are to wait no longer than "
+            f"{question.slo_queueing_p99_s:g} s",
         )
-    missed = result.nearest.tbt_p99_ms
-    raise CheckFailedError(
+    missed = closest.tbt_p99_ms
+    return CheckFailedError(
         "plan-limit-missed",
-        f"with {costs}, none of {result.search.considered:,} candidates has a TBT p99 of {limit:g} ms; "
-        f"nearest is {result.nearest.candidate} with {missed:.3g} ms, {missed / limit - 1:.1%} over",
+        f"with {costs}, none of {result.considered:,} candidates has a TBT p99 of {limit:g} ms; "
+        f"nearest is {closest.candidate} with {missed:.3g} ms, {missed / limit - 1:.1%} over",
     )
 
 

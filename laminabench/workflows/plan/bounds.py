@@ -117,7 +117,7 @@ def bound_with_pool(
     needed_s = least_with_prompts(of_pool, 0.0, 0.0, 0.0, work) * ROUNDING
     gap_s = float(tables.chain.min()) * ROUNDING
     if mode == "saturate":
-        # The window ends when the first engine has nobody waiting: of what others do then nothing is known.
+        # The window ends when the first engine's queue is empty; the others' state then is unknown.
         made = demand.tokens + demand.requests
         return Bound(made / needed_s if needed_s > 0 and engines == 1 else float("inf"), gap_s)
     if needed_s > demand.span_s + waiting_s:
@@ -183,7 +183,7 @@ def _least_p99(tables: Tables, demand: Demand, room: Room, most: int) -> float:
         return alone
     taken, all_taken, pending = demand.taken(gaps, full, room.most_requests)
     if tables.batches == 1:
-        pending = 0.0  # who is let in joins at once
+        pending = 0.0  # an admitted request joins at once
     size = gaps / (taken + pending)
     read = max(0.0, demand.read - demand.largest_read(demand.tokens - gaps)) / (all_taken + pending)
     reading = tables.per_token * read

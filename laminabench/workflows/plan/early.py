@@ -1,6 +1,6 @@
 """Early detection, from the first part of a trace, that an open replay misses a limit.
 
-Nobody knows who comes next: until then the part's replay is the whole trace's.
+The next request is unknown to the scheduler: until then the part's replay is the whole trace's.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from laminabench.sim.spec import TICKS_PER_S, Spec, ticks
 from laminabench.traces.table import Trace
 from laminabench.workflows.plan.question import Slo
 
-# Of the trace's requests, the first one in so many: a third of a replay more for who passes both.
+# Of the trace's requests, the first one in so many: a third of a replay more for candidates that pass both.
 PARTS = (16, 4)
 
 

@@ -75,7 +75,7 @@ def measure(question: Question, trace: Trace, candidate: Candidate, spec: Spec) 
     steady = window(outcome, question.mode)
     tokens = tokens_of(outcome)
     gaps = tbt(tokens, steady)
-    if not gaps.count:  # who falls far behind makes first tokens only while requests come
+    if not gaps.count:  # an overloaded deployment makes only first tokens while requests arrive
         steady = whole_run(outcome)
         gaps = tbt(tokens, steady)
     p50, p99 = gaps.percentile(500), gaps.percentile(990)

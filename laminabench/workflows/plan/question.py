@@ -89,7 +89,7 @@ class Candidate:
         }
 
     def borrowed(self, costs: CostSet) -> tuple[str, ...]:
-        """Return its unmeasured devices: boards, and those with another device's efficiencies."""
+        """Return its unmeasured devices: boards, and those with another device's efficiencies or times."""
         devices = {part.device.name: part.device for part in self.deployment.parts}
         return tuple(name for name, device in devices.items() if device.board or _borrows(device, costs))
 
@@ -155,7 +155,8 @@ def candidates(
 
 def _borrows(device: Device, costs: CostSet) -> bool:
     borrowed = costs.borrowed.get(device.name)
-    return borrowed is not None and costs.measured_as(device) == borrowed.device
+    lent = borrowed is not None and costs.measured_as(device) == borrowed.device
+    return lent or costs.scaled(device.name)
 
 
 # In an open replay: how long 99 of 100 requests may wait to be let in.

@@ -22,13 +22,13 @@ class Billed(NamedTuple):
 
     @property
     def order(self) -> tuple[float, float, float, str]:
-        """The cheapest tokens first, as `measure.order` has it."""
+        """Sort key: the cheapest tokens first, as `measure.order`."""
         return (self.usd_per_million_tokens, self.point.tbt_p99_ms, self.usd_per_hour, self.point.candidate)
 
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """Everybody at some prices; `on` are places in `all`, from the fastest on."""
+    """All candidates at some prices; `on` are indices into `all`, fastest first."""
 
     all: list[Billed]
     on: list[int]

@@ -18,7 +18,6 @@ from laminabench.catalog.deployment import (
 from laminabench.catalog.eras import schedules_ahead_by_default
 from laminabench.catalog.find_model import modelled
 from laminabench.catalog.hardware import Device, device, priced_devices
-from laminabench.catalog.kernels import kernel_note
 from laminabench.catalog.models import ModelShape
 from laminabench.catalog.network import parse_network
 from laminabench.requests.plan import PlanRequest
@@ -46,7 +45,7 @@ DEVICES = "h100,h20,a100-80g"
 BUDGET_TIMES = 2
 # Most tokens in an iteration that are worth trying with prompts: fewer make shorter gaps between tokens.
 PROMPT_BUDGETS = (512, 1024, 2048)
-# Of devices that only compute prompts: nobody decodes beside them.
+# Devices that only compute prompts: no requests decode on them.
 POOL_BUDGETS = (2048,)
 
 
@@ -253,9 +252,6 @@ def resolve(request: PlanRequest, listener: Listener) -> ResolvedPlan:
         prices.price, prices.price_basis, prices.power, known_devices(map(load_costs, costs))
     )
     devices = devices_of(names, known)
-    for name in costs:
-        if note := kernel_note(load_costs(name, prices.attention_kernel), (each.name for each in devices)):
-            listener.note(note)
     if note := price_note(devices):
         listener.note(note)
     # A request that waits longer than the limit of the first token has missed that anyway.

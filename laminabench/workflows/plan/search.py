@@ -18,9 +18,9 @@ PRICE_CHANGE = 0.1
 # What could win if one price changed by that much is replayed too: 1.1 times the winner's cost against the
 # same, or the winner's against 0.9 times another's.
 REACH = 1 / (1 - PRICE_CHANGE)
-# Replays between two looks at who can still win: few at first, until there is something to compare with.
+# Replays between two checks of which candidates can still win: few at first, until some can be compared.
 FIRST_ROUND, LARGEST_ROUND = 16, 64
-# Candidates whose bounds are found at once, where the cheapest come first.
+# Candidates whose bounds are computed in one batch, cheapest first.
 WAVE = 512
 
 
@@ -42,6 +42,7 @@ class Search:
     bounds: dict[int, Bound] = field(default_factory=dict)
     exact: dict[int, Point] = field(default_factory=dict)
     missed: set[int] = field(default_factory=set)  # a limit, in the first part of an open trace
+    reach: float = REACH
     done: int = 0
 
     @property
@@ -89,12 +90,17 @@ class Search:
         self.exact |= {i: point for i, point in zip(some, points, strict=True) if point is not None}
         self.missed = (self.missed | set(some)) - self.exact.keys()
 
-    def find_winner(self) -> None:
-        """Best bound first, until nothing left could cost less than the best there is, within REACH of it."""
+    def find_winner(self, of_system: str = "", reach: float | None = None) -> None:
+        """Best bound first, until nothing left could cost less than the best there is, within reach of it."""
         size = FIRST_ROUND
-        while some := self.could_win()[:size]:
+        while some := self.could_win(of_system, reach)[:size]:
             self.try_out(some, self.question.slo)
             size = min(2 * size, LARGEST_ROUND)
+
+    def find_best_of_each(self) -> None:
+        """Replay until the cheapest of every system is known, at these prices."""
+        for name in dict.fromkeys(each.system for each in self.candidates):
+            self.find_winner(name, reach=1.0)
 
     def find_nearest(self, some: Iterable[int]) -> None:
         """Replay the best bounds first until none left could be faster, where nothing meets the limit.
@@ -138,10 +144,16 @@ class Search:
 
         return [i for i in self.meeting() if not beaten(i)]
 
-    def could_win(self) -> list[int]:
-        best = winner(self.exact.values(), self.slo_ms)
-        limit = float("inf") if best is None else best.usd_per_million_tokens * REACH
-        costs = {i: self.cost_at_least(i) for i in self.meeting()}
+    def could_win(self, of_system: str = "", reach: float | None = None) -> list[int]:
+        """Return candidates of one system, or of all, that could be its cheapest."""
+
+        def of(candidate: Candidate) -> bool:
+            return of_system in ("", candidate.system)
+
+        best = winner((point for point in self.exact.values() if of(point.candidate)), self.slo_ms)
+        reach = self.reach if reach is None else reach
+        limit = float("inf") if best is None else best.usd_per_million_tokens * reach
+        costs = {i: self.cost_at_least(i) for i in self.meeting() if of(self.candidates[i])}
         return sorted((i for i, cost in costs.items() if cost <= limit), key=lambda i: (costs[i], i))
 
     def not_replayed(self, otherwise: str) -> Counter[str]:
@@ -167,17 +179,37 @@ def search(
 
     `winner_only`: the front away from the winner is not searched.
     """
-    began = perf_counter()
     with team(stage_of(question), len(candidates), jobs) as several:
-        run = Search(several, candidates, report)
-        if question.mode == "open" and winner_only and not exhaustive:
-            counts = _cheapest_first(run)
+        return _searched(Search(several, candidates, report), exhaustive=exhaustive, winner_only=winner_only)
+
+
+def search_each(
+    question: Question,
+    groups: Sequence[Sequence[Candidate]],
+    *,
+    jobs: int | None = None,
+    report: Callable[[int, int], None] = lambda done, total: None,
+) -> list[SearchResult]:
+    """Find the winner of each group of candidates alone, at these prices, by the same worker processes."""
+    total, results, done = sum(map(len, groups)), list[SearchResult](), 0
+    with team(stage_of(question), total, jobs) as several:
+        for group in groups:
+            run = Search(several, group, lambda some, _, before=done: report(before + some, total), reach=1.0)
+            results.append(_searched(run, winner_only=True))
+            done += len(group)
+    return results
+
+
+def _searched(run: Search, *, exhaustive: bool = False, winner_only: bool) -> SearchResult:
+    began, candidates = perf_counter(), run.candidates
+    if run.question.mode == "open" and winner_only and not exhaustive:
+        counts = _cheapest_first(run)
+    else:
+        counts = run.judge(range(len(candidates)))
+        if exhaustive:
+            run.replay(list(run.bounds))
         else:
-            counts = run.judge(range(len(candidates)))
-            if exhaustive:
-                run.replay(list(run.bounds))
-            else:
-                counts += _decided(run, winner_only=winner_only)
+            counts += _decided(run, winner_only=winner_only)
     counts += Counter(missed=len(run.missed))
     counts["replayed"] = len(run.exact)
     points = tuple(point for _, point in sorted(run.exact.items()))
@@ -187,7 +219,7 @@ def search(
 def _cheapest_first(run: Search) -> Counter[str]:
     """Search by cost: where all make the requested tokens, it is known before their bounds are.
 
-    Nobody is looked at who could not win even if a price changed: the front is of the others.
+    Candidates that could not win even if a price changed are skipped: the front has the others.
     """
     rate = next(iter(run.team.stage.demands.values())).rate
     costs = [usd_per_million_tokens(each, rate) for each in run.candidates]
@@ -196,13 +228,13 @@ def _cheapest_first(run: Search) -> Counter[str]:
     for start in range(0, len(order), WAVE):
         wave = order[start : start + WAVE]
         best = winner(run.exact.values(), run.slo_ms)
-        if best is not None and costs[wave[0]] > best.usd_per_million_tokens * REACH:
+        if best is not None and costs[wave[0]] > best.usd_per_million_tokens * run.reach:
             counts["dearer"] = len(order) - start
             break
         counts += run.judge(wave)
         run.find_winner()
     if winner(run.exact.values(), run.slo_ms) is None:
-        run.find_nearest(run.missed)
+        run.find_nearest(run.bounds)
     return counts + run.not_replayed("dearer")
 
 
@@ -211,7 +243,10 @@ def _decided(run: Search, *, winner_only: bool) -> Counter[str]:
     run.find_winner()
     if winner(run.exact.values(), run.slo_ms) is None:
         run.find_nearest(run.bounds)
-    return +run.not_replayed("dearer") if winner_only else _find_front(run)
+    if winner_only:
+        return +run.not_replayed("dearer")
+    run.find_best_of_each()
+    return _find_front(run)
 
 
 def _find_front(run: Search) -> Counter[str]:

@@ -122,7 +122,7 @@ class Team:
         self, work: Callable[[Stage, Candidate], Judged], some: Sequence[Candidate], report: Report
     ) -> list[Judged]:
         """`work` of all of them, in their order."""
-        # Neighbours are much alike and take as long: dealt out, every chunk has some of each.
+        # Neighbours are similar and take equally long: interleaved, every chunk has some of each.
         chunks = [chunk for start in range(self._chunks) if (chunk := some[start :: self._chunks])]
         results: dict[int, Judged] = {}
         for index, judged in self._workers(partial(_all_of, work), chunks):

@@ -67,8 +67,8 @@ class Tables:
     replicas: int
     mid: Float64
     model: Float64
-    # As one attention: what KV tokens have no part in, of all layers (prompts' by rows is apart), and seconds
-    # a KV token of the batch.
+    # As one attention: the part independent of KV tokens, all layers (without prompts' rows), and seconds per
+    # KV token of the batch.
     attention: Float64
     per_token: float
     chain: Float64  # all of it, one after the other
@@ -136,7 +136,7 @@ def tables_of_costs(spec: Spec, timing: Timing, most: int, lengths: Lengths) -> 
     if timing.prompts is None:
         return tables
     prompts = prompt_tables_of(spec, timing, timing.prompts, lengths)
-    # Beside prompts no row costs less than it does alone.
+    # With prompts no row costs less than it does alone.
     fixed = host + np.minimum.accumulate(attention[::-1])[::-1] + prompts.head * requests
     return replace(tables, chain=prompts.path[:most] + fixed, fixed=fixed, prompts=prompts)
 

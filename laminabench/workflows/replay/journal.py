@@ -18,6 +18,7 @@ from laminabench.runs.journal import SUFFIX, Journal, journal_path, require_none
 from laminabench.runs.replace import require_writable
 from laminabench.traces.table import Trace
 from laminabench.util.errors import Interrupted, Terminated, UserError
+from laminabench.util.json import JsonObject
 from laminabench.util.progress import SILENT, Listener
 from laminabench.util.version import __version__
 
@@ -68,7 +69,7 @@ class ReplayJournal:
     """The journal of a live replay until its Run is written, and its events when reopened."""
 
     path: Path
-    header: dict[str, Any]
+    header: Mapping[str, Any]
     request: ReplayRequest
     events: Sequence[Any] = ()
     journal: Journal | None = field(default=None, repr=False)
@@ -106,7 +107,7 @@ class ReplayJournal:
             raise UserError("journal-missing", f"there is no {file}: nothing was interrupted there")
         journal, records = Journal.reopen(file)
         if journal.damage:
-            listener.note(f"{journal.damage}; what it told is replayed again")
+            listener.note(f"{journal.damage}; lost records are replayed again")
         try:
             header = msgspec.convert(records[0] if records else None, dict[str, Any])
             msgspec.convert(header, _Header)
@@ -121,7 +122,7 @@ class ReplayJournal:
             raise
 
     @classmethod
-    def _understood(cls, journal: Journal, header: dict[str, Any], events: list[Any]) -> ReplayJournal:
+    def _understood(cls, journal: Journal, header: Mapping[str, Any], events: list[Any]) -> ReplayJournal:
         version = (header["format_version"], header["laminabench"])
         if version != (FORMAT_VERSION, __version__):
             raise UserError(
@@ -211,7 +212,7 @@ class ReplayJournal:
             )
 
 
-def _identity(trace: Trace) -> dict[str, Any]:
+def _identity(trace: Trace) -> JsonObject:
     return {"name": trace.meta.name, "sha256": trace.meta.sha256, "requests": len(trace)}
 
 

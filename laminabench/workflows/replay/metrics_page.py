@@ -129,7 +129,7 @@ class MetricsPage(Passing):
 
 @contextlib.contextmanager
 def metrics_served(listener: Listener, port: int | None, about: Mapping[str, str]) -> Iterator[Listener]:
-    """Served while the block works, unless there is no port; whoever replays tells the listener."""
+    """Served while the block works, unless there is no port; the replay reports to the listener."""
     if port is None:
         yield listener
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from http.server import BaseHTTPRequestHandler
 from socketserver import ThreadingMixIn
 from typing import Any
@@ -59,7 +59,7 @@ def _hang_up(connection: socket.socket) -> None:
 def started(app: App, host: str, port: int) -> tuple[WSGIServer, threading.Thread]:
     """Serves it, by a thread of its own; an OSError where the port is taken."""
 
-    def guarded(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+    def guarded(environ: Mapping[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         # A page of elsewhere, whose name was made to lead a browser here, still has that name.
         name = environ.get("HTTP_HOST", host).lower().removesuffix(f":{server.server_port}")
         if name not in NAMES:

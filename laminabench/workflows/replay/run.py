@@ -116,7 +116,7 @@ def run(
 ) -> Result:
     """Replay, and keep the Run unless the request says otherwise; UserErrors come before anything is written.
 
-    `trace` is the request's, where it has been loaded and cut before. `resumed` is gone on with.
+    `trace` is the request's, where it has been loaded and cut before. `resumed` is continued.
     """
     began = time.perf_counter()
     request.require_valid()
@@ -127,7 +127,7 @@ def run(
         trace = load(request, listener)
     prepared = prepared.decided(trace, listener)
     directory = None if request.no_out else _directory(prepared, trace)
-    # What was found out is gone on with.
+    # Continue with the chosen deployment.
     resolved = {"deployment": prepared.request.deployment} if request.deployment == AUTO else {}
     requested = msgspec.structs.replace(request, **resolved)
     journal = _journal(prepared, requested, trace, directory, resumed)
@@ -163,7 +163,7 @@ def load(request: ReplayRequest, listener: Listener) -> Trace:
 def replay(
     trace: Trace, system_name: str, setup: Setup, workload: Workload, routed: Routed | None = None
 ) -> Replayed:
-    """Replay on modelled hardware that has been looked up already, as comparisons and plans have it."""
+    """Replay on modelled hardware that has been looked up already, as in comparisons and plans."""
     return replay_on(system(system_name), trace, setup, workload, routed or Routed())
 
 

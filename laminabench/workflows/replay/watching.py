@@ -21,7 +21,7 @@ from laminabench.util.version import describe
 
 
 class LiveReport(Passing):
-    """Writes down what a replay tells whoever watches, and passes it on."""
+    """Writes a replay's reports to its live file, and passes them on."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class LiveReport(Passing):
 
     @contextlib.contextmanager
     def watch(self, expected: Expected) -> Iterator[Callable[[Happening], None]]:
-        # Where it cannot be written nobody watches, and the Run will say so soon enough.
+        # Ignore a file that cannot be written: writing the Run will report the same error.
         if self._directory:
             with contextlib.suppress(OSError, UserError):
                 self._file = LiveFile(live_path(self._directory), self._header(expected))

@@ -16,7 +16,8 @@ class Point:
     value: Value
     gain: float  # tokens a dollar of the first over those of the second, less one
     tokens_per_s: Mapping[str, float]
-    tbt_ms: Mapping[str, float]
+    tbt_ms: Mapping[str, float]  # p50
+    tbt_p99_ms: Mapping[str, float]
     usd_per_hour: Mapping[str, float]
     rejected: int  # requests that do not fit any more
 
@@ -26,6 +27,7 @@ class Point:
             "gain_per_dollar": self.gain,
             "throughput_tokens_per_s": dict(self.tokens_per_s),
             "tbt_ms": dict(self.tbt_ms),
+            "tbt_p99_ms": dict(self.tbt_p99_ms),
             "usd_per_hour": dict(self.usd_per_hour),
             "rejected": self.rejected,
         }

@@ -31,7 +31,8 @@ class Rate:
     """The rates of one system's replay."""
 
     tokens_per_s: float
-    tbt_ms: float
+    tbt_ms: float  # p50
+    tbt_p99_ms: float
     rejected: int
     steady: bool  # whether it is of a steady window; else the end of the run is in it, when batches run empty
 
@@ -56,12 +57,13 @@ class Question:
 
     def replayed(self, place: int | None, value: Value, name: str) -> Rate:
         on = self.with_input(place, value)[name]
-        # With iterations, which a steady window is found by.
+        # With iterations, which determine the steady window.
         summary = replay(self.trace, name, on.setup, self.workload, on.routed).summary
-        rate, tbt = summary.throughput_tokens_per_s or 0.0, summary.tbt_ms.p50 or 0.0
+        rate, tbt = summary.throughput_tokens_per_s or 0.0, summary.tbt_ms
         if not rate:
             raise UserError("sensitivity-no-tokens", f"{name} makes no tokens to compare: no request fits")
-        return Rate(rate, tbt, summary.requests.rejected, not summary.window.fell_back)
+        times = tbt.p50 or 0.0, tbt.p99 or 0.0
+        return Rate(rate, *times, summary.requests.rejected, not summary.window.fell_back)
 
     def point(self, place: int | None, value: Value, rates: Mapping[str, Rate]) -> Point:
         changed = self.with_input(place, value)
@@ -73,6 +75,7 @@ class Question:
             bought[0] / bought[1] - 1,
             {name: rate.tokens_per_s for name, rate in rates.items()},
             {name: rate.tbt_ms for name, rate in rates.items()},
+            {name: rate.tbt_p99_ms for name, rate in rates.items()},
             usd,
             sum(rate.rejected for rate in rates.values()),
         )
@@ -116,7 +119,7 @@ class _Bracket:
     place: int
     low: Point
     high: Point
-    unchanged: Mapping[str, Rate]  # of who does not have this input
+    unchanged: Mapping[str, Rate]  # of systems without this input
 
 
 def _root(question: Question, bracket: _Bracket) -> tuple[float, int]:

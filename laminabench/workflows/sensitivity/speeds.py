@@ -13,11 +13,11 @@ from laminabench.catalog.costs import ANY, MEASURED, CostSet
 from laminabench.catalog.hardware import Device
 from laminabench.catalog.kernels import load_kernels, with_kernels
 from laminabench.catalog.ranges import Span
-from laminabench.catalog.step import priced, summed
+from laminabench.catalog.step import decode_attention, priced, summed
 from laminabench.systems.modelled.setup import Setup
 from laminabench.util.errors import UserError
 
-# Rows at which cost sets are held against each other: of batches of long requests and of short ones.
+# Rows at which cost sets are compared: batches of long requests and of short ones.
 ROWS = (32, 512)
 
 
@@ -80,7 +80,7 @@ def _kernel_span(setup: Setup, device: Device) -> Span:
     """Return the range of rates of reading KV from the slowest kernel to the fastest."""
 
     def per_token(costs: CostSet) -> float:
-        return costs.layer_attention(setup.model, device).per_kv_token_s
+        return float(decode_attention(costs, setup.model, device, 1, ROWS[1]).per_token_s)
 
     here = per_token(setup.costs)
     rates = {
@@ -124,6 +124,7 @@ def _span(ratios: Mapping[str, tuple[float, float]], own: CostSet, device: Devic
         borrowed += "" if stands_for == ANY else f", and takes {stands_for}'s"
     others = " and ".join(name for name in dict.fromkeys((slowest, fastest)) if name != own.name)
     text = f"{own.name} held against {others} {how}" if others else f"{own.name} {how}"
-    source = f"{text}, give or take the errors of fits{borrowed}"
+    scaled = "; scaled from another device" if own.scaled(device.name) else ""
+    source = f"{text}, give or take the errors of fits{borrowed}{scaled}"
     low, high = min(ratios[slowest][0], 1.0), max(ratios[fastest][1], 1.0)
     return Span(low, high, "assumed" if borrowed else "measured", source)

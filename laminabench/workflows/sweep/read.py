@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -82,7 +82,7 @@ class StoredSweep:
         )
 
 
-def _flags(given: Sequence[str], point: dict[str, Any], varied: Sequence[str]) -> Iterator[str]:
+def _flags(given: Sequence[str], point: Mapping[str, Any], varied: Sequence[str]) -> Iterator[str]:
     """Yield the sweep's flags, then this point's; counts of workers are in its deployment."""
     counted = any(name in COUNTS for name in varied)
     words = iter(given)

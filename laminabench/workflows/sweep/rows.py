@@ -15,7 +15,7 @@ TABLE = "sweep.parquet"
 # Of a replay, not of its results: the same sweep gives the same table. `facts` differ between systems.
 # A point that ended early is an error.
 _LEFT_OUT = {"facts", "run_dir", "simulation_s", "wall_s", "partial"}
-# Their keys are somebody else's words, and no columns.
+# Their keys come from outside and are no columns.
 _TALLIES = {"by_error", "by_status"}
 
 

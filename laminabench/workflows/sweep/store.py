@@ -74,7 +74,7 @@ def opened(directory: Path, manifest: Mapping[str, Any], keys: Sequence[str]) ->
     except OSError as error:
         raise UserError("output-unwritable", f"cannot write {directory}: {error.strerror}") from error
     with _locked(directory):
-        # Again: somebody else may have begun one until it was locked.
+        # Again: another process may have started one before this lock.
         check(directory, manifest["identity"])
         _write_manifest(directory, manifest)
         yield SweepStore(directory, keys)

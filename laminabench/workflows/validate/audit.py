@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from laminabench.catalog.cost_file import DEFAULT_COSTS, load_costs
 from laminabench.catalog.deployment import Workers
 from laminabench.catalog.models import DTYPE_BYTES, ModelShape
+from laminabench.util.json import JsonObject
 from laminabench.workflows.validate.disaggregation import Measured, model_of
 
 # Bytes of a number that travels between two sides: the least that is sent.
@@ -40,7 +40,7 @@ class Audited:
             return "impossible"
         return "possible" if self.published_ms >= self.least_ms("bf16") else "only with KV in fp8"
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """Return a JSON description."""
         row = self.row
         names = ("id", "system", "model", "attention_side", "model_side", "batch")

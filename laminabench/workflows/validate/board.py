@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from msgspec.structs import asdict
 
 from laminabench.catalog.accuracy import Accuracy
 from laminabench.catalog.deployment import devices_named
+from laminabench.util.json import JsonObject
 from laminabench.workflows.validate import disaggregation, published, recorded, serving
 
 FITTED_HOSTS = "host times, to other loads of the same servers"
@@ -38,7 +39,7 @@ def board_of(samples: Iterable[Sample]) -> list[Accuracy]:
     return [_cell(cells[key]) for key in sorted(cells)]
 
 
-def described_board(samples: Iterable[Sample]) -> dict[str, Any]:
+def described_board(samples: Iterable[Sample]) -> JsonObject:
     """Return the board as a validation stores it; empty without samples."""
     cells = board_of(samples)
     return {"board": [asdict(each) for each in cells]} if cells else {}

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Literal
 
 import msgspec
 import numpy as np
@@ -31,29 +29,44 @@ from laminabench.systems.modelled.homogeneous import group_memory
 from laminabench.systems.modelled.setup import Setup
 from laminabench.systems.registry import system
 from laminabench.traces.table import TraceMeta, make_trace
-from laminabench.util import safe_parse
 from laminabench.util.errors import UserError
+from laminabench.util.json import Json, JsonObject
+from laminabench.workflows.validate.csv_rows import parse, read
 
 COLUMNS = ("id", "model", "system", "attention_side", "batch", "context", "step_ms_cuda")
-NAMES = (*COLUMNS, "model_side", "expert_kernel", "step_ms_wall")
-KERNELS = ("deepgemm-masked", "deepgemm-masked-fp4", "megamoe-fp8", "megamoe-fp4", "megamoe-fp8-m2n")
 # How the product names what the rows' split systems ran.
 KERNEL_OF: Mapping[str, ExpertKernel] = {
     "deepgemm-masked": "deepgemm-masked",
+    "deepgemm-masked-fp4": "deepgemm-masked-fp4",
     "megamoe-fp8": "megamoe-fp8",
     "megamoe-fp8-m2n": "megamoe-fp8",
     "megamoe-fp4": "megamoe-fp4",
 }
-SYSTEMS = ("vllm", "afd", "lamina")
 QUANTITIES = ("cuda", "wall")
 # Micro-batches of split systems.
 BATCHES = 2
 # Simulated steps after the first token.
 STEPS = 8
-MOST_MS = 3.6e6
 # Differences between systems below this share are not expected to have the right sign.
 SURE, NEAR = 0.05, 0.10
-_SPAN = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
+Ms = Annotated[float, msgspec.Meta(gt=0, lt=3.6e6)]
+
+
+class Cells(msgspec.Struct):
+    """The cells of a row that are read."""
+
+    model: str
+    system: Literal["vllm", "afd", "lamina"]
+    attention_side: str
+    batch: Annotated[int, msgspec.Meta(ge=1, le=65536)]  # requests of a device
+    context: Annotated[str, msgspec.Meta(pattern=r"^\d{1,9}(-\d{1,9})?$")]
+    id: str = ""
+    model_side: str = ""
+    expert_kernel: Literal[
+        "", "deepgemm-masked", "deepgemm-masked-fp4", "megamoe-fp8", "megamoe-fp4", "megamoe-fp8-m2n"
+    ] = ""
+    step_ms_cuda: Ms | None = None
+    step_ms_wall: Ms | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +122,12 @@ class Predicted:
         measured = self.row.ms[quantity]
         return None if measured is None else 100 * (self.ms[quantity] / measured - 1)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """Return a JSON description."""
         row = self.row
         span = str(row.shortest) if row.shortest == row.longest else f"{row.shortest}-{row.longest}"
         names = ("id", "system", "model", "attention_side", "model_side", "expert_kernel", "batch")
-        known: dict[str, Any] = {name: getattr(row, name) for name in names}
+        known: dict[str, Json] = {name: getattr(row, name) for name in names}
         known["context"] = span
         for quantity in QUANTITIES:
             known[f"predicted_ms_{quantity}"] = self.ms[quantity]
@@ -134,7 +147,7 @@ def predictions(path: Path | None, costs: str | None) -> list[Predicted]:
     return predicted(read_rows(path) if path else packaged_rows(), costs)
 
 
-def described(predictions: Sequence[Predicted], costs: str | None) -> dict[str, Any]:
+def described(predictions: Sequence[Predicted], costs: str | None) -> JsonObject:
     """Return predictions and their errors, for JSON."""
     split = [each.row for each in predictions if each.row.system == "lamina"]
     own = predicted(split, costs, own_kernels=True)
@@ -148,11 +161,11 @@ def described(predictions: Sequence[Predicted], costs: str | None) -> dict[str, 
     }
 
 
-def kv_capacities(costs: str | None = None) -> list[dict[str, Any]]:
+def kv_capacities(costs: str | None = None) -> list[JsonObject]:
     """Return the KV tokens on a device that vLLM printed, and those of the model of its memory."""
     facts = table()
     about, used = facts["kv"], load_costs(costs or facts["costs"])
-    rows = []
+    rows: list[JsonObject] = []
     for deployment, printed in about["printed"].items():
         setup = Setup(
             model=model_of(about["model"]),
@@ -182,84 +195,31 @@ def model_of(published: str) -> ModelShape:
 
 def packaged_rows() -> list[Measured]:
     """Return the rows that were measured on GB200."""
-    return list(_rows(table()["rows"].strip().splitlines(), "disaggregation.toml"))
+    return parse(table()["rows"].strip(), "disaggregation.toml", Cells, COLUMNS, _measured)
 
 
 def read_rows(path: Path) -> list[Measured]:
     """Return the rows of a CSV file; raise a UserError for what is wrong with it."""
     try:
-        return list(_rows(safe_parse.text(path).splitlines(), str(path)))
-    except OSError as error:
-        raise UserError("validation-bad-rows", f"cannot read {path}: {error.strerror}") from error
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise UserError("validation-bad-rows", f"{path} is no CSV file in UTF-8; save it as one") from error
+        return read(path, Cells, COLUMNS, _measured)
+    except ValueError as error:
+        raise UserError("validation-bad-rows", f"{error}; name columns as disaggregation.csv does") from error
 
 
-def _rows(lines: Iterable[str], where: str) -> Iterator[Measured]:
-    reader = csv.DictReader(lines, strict=True)
-    missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
-    if missing:
-        raise UserError(
-            "validation-bad-rows",
-            f"{where} line 1 lacks the columns {', '.join(missing)}; name them as disaggregation.csv does",
+def _measured(row: Cells) -> Measured:
+    split = row.system != "vllm"
+    if bool(row.model_side) != split:
+        raise ValueError(
+            f"{row.system} has devices on {'both sides' if split else 'attention_side alone'}; "
+            f"write them as {'4xgb200 and 4xgb200:dp4ep4' if split else '16xgb200:dp16ep16'}"
         )
-    for cells in reader:
-        place = f"{where} line {reader.line_num}"
-        if None in cells:
-            raise UserError(
-                "validation-bad-rows", f"{place} has more cells than line 1; quote commas in text"
-            )
-        yield _row({name: (cells.get(name) or "").strip() for name in NAMES}, place)
-    if reader.line_num < 2:
-        raise UserError("validation-bad-rows", f"{where} has no rows; give at least one measured step")
-
-
-def _row(cells: Mapping[str, str], where: str) -> Measured:
-    def wrong(name: str, wanted: str) -> UserError:
-        return UserError("validation-bad-rows", f"{where}: {name} is {cells[name]!r}; write {wanted}")
-
-    def chosen(name: str, known: Sequence[str]) -> str:
-        if cells[name] not in known:
-            raise wrong(name, f"one of {', '.join(each or 'nothing' for each in known)}")
-        return cells[name]
-
-    def milliseconds(name: str) -> float | None:
-        if not cells[name]:
-            return None
-        try:
-            value = float(cells[name])
-        except ValueError:
-            value = math.nan
-        if not 0 < value < MOST_MS:
-            raise wrong(name, "milliseconds above 0, or nothing")
-        return value
-
-    called = chosen("system", SYSTEMS)
-    split = called != "vllm"
-    if not cells["attention_side"] or bool(cells["model_side"]) != split:
-        raise UserError(
-            "validation-bad-rows",
-            f"{where}: {called} has devices on {'both sides' if split else 'attention_side alone'}; "
-            f"write them as {'4xgb200 and 4xgb200:dp4ep4' if split else '16xgb200:dp16ep16'}",
-        )
-    if not cells["batch"].isdecimal() or not 1 <= int(cells["batch"]) <= 65536:
-        raise wrong("batch", "requests of a device, 1 to 65536")
-    span = _SPAN.fullmatch(cells["context"])
-    shortest, longest = (int(span[1]), int(span[2] or span[1])) if span else (0, 0)
-    if not 1 <= shortest <= longest <= 2**24:
-        raise wrong("context", "tokens, as 8192 or 1024-8192")
-    return Measured(
-        cells["id"],
-        called,
-        cells["model"],
-        cells["attention_side"],
-        cells["model_side"],
-        chosen("expert_kernel", ("", *KERNELS)),
-        int(cells["batch"]),
-        shortest,
-        longest,
-        {name: milliseconds(f"step_ms_{name}") for name in QUANTITIES},
-    )
+    shortest, _, longest = row.context.partition("-")
+    span = int(shortest), int(longest or shortest)
+    if not 1 <= span[0] <= span[1] <= 2**24:
+        raise ValueError(f"context is {row.context!r}; write tokens, as 8192 or 1024-8192")
+    sides = row.attention_side, row.model_side
+    times = {"cuda": row.step_ms_cuda, "wall": row.step_ms_wall}
+    return Measured(row.id, row.system, row.model, *sides, row.expert_kernel, row.batch, *span, times)
 
 
 def predicted(
@@ -333,7 +293,7 @@ def _replicated(row: Measured, setup: Setup) -> dict[str, float]:
 
 
 def _split(row: Measured, setup: Setup) -> dict[str, float]:
-    """Return a step of a split system as the simulator has it, ms: what a micro-batch spends where."""
+    """Return a step of a split system as simulated, ms: where a micro-batch spends its time."""
     spec = system(row.system).build(setup).spec
     assert setup.deployment.attention is not None
     devices = setup.deployment.attention.count
@@ -358,7 +318,7 @@ def _split(row: Measured, setup: Setup) -> dict[str, float]:
     return {**parts, "waiting": 1000 * step - sum(parts.values())}
 
 
-def summaries(predictions: Sequence[Predicted]) -> dict[str, dict[str, Any]]:
+def summaries(predictions: Sequence[Predicted]) -> dict[str, JsonObject]:
     """Return the errors of each system's rows, in percent, by quantity."""
     return {
         name: {quantity: _summary(predictions, name, quantity) for quantity in QUANTITIES}
@@ -366,7 +326,7 @@ def summaries(predictions: Sequence[Predicted]) -> dict[str, dict[str, Any]]:
     }
 
 
-def _summary(predictions: Sequence[Predicted], name: str, quantity: str) -> dict[str, Any]:
+def _summary(predictions: Sequence[Predicted], name: str, quantity: str) -> JsonObject:
     known = [each.error(quantity) for each in predictions if each.row.system == name]
     errors = np.array([each for each in known if each is not None])
     if not len(errors):
@@ -381,14 +341,14 @@ def _summary(predictions: Sequence[Predicted], name: str, quantity: str) -> dict
     }
 
 
-def order(predictions: Sequence[Predicted], costs: str | None = None) -> dict[str, Any]:
+def order(predictions: Sequence[Predicted], costs: str | None = None) -> JsonObject:
     """Compare systems in pairs of rows with the same model, batch and context, by tokens/s of a device.
 
     Where the measured difference is 5 % or more, its sign is to be predicted; a smaller one within 10 points.
     """
     used = load_costs(costs or table()["costs"])
     known = [each for each in predictions if each.row.ms["cuda"]]
-    pairs, wrong = 0, []
+    pairs, wrong = 0, list[JsonObject]()
     for one, other in combinations(known, 2):
         if one.row.system == other.row.system or _load(one.row) != _load(other.row):
             continue

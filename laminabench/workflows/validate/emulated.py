@@ -65,7 +65,7 @@ class Agreement:
         off = self.differences()
         return [name for name in self.modelled if name not in off or abs(off[name]) > TARGETS[name]]
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """Return a JSON description."""
         return {
             "replay": self.label,

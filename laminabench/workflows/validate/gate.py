@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from laminabench.util import safe_parse
 from laminabench.util.errors import UserError
+from laminabench.util.json import JsonObject
 
 # In percentage points, of a mean error.
 ALLOWED = 0.5
@@ -25,7 +26,7 @@ class Moved(NamedTuple):
         return self.now is None or abs(self.now) > abs(self.was) + ALLOWED
 
 
-def read_stored(path: Path) -> dict[str, Any]:
+def read_stored(path: Path) -> JsonObject:
     """Read the output of `validate -o`."""
     try:
         stored = safe_parse.json_value(safe_parse.content(path))

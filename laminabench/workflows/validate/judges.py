@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from laminabench.util.json import JsonObject
 from laminabench.workflows.validate.serving import METRICS, Errors, Judged
 
 # In percent, of absolute errors, or of signed ones either way.
@@ -37,14 +38,14 @@ class Standing(NamedTuple):
         metric, statistic = name.split(" ")
         return float(getattr(self.errors[metric], statistic))
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """Return a JSON description."""
         numbers = {
             metric: {name: getattr(errors, name) for name in ("median", "signed", "p90")}
             for metric, errors in self.errors.items()
         }
-        of = {"group": self.group, "role": self.role, "loads": self.loads}
-        return {**of, **numbers, "targets": dict(self.targets), "missed": self.missed}
+        rest: JsonObject = {"targets": dict(self.targets), "missed": self.missed}
+        return {"group": self.group, "role": self.role, "loads": self.loads, **numbers, **rest}
 
 
 def standings(predictions: Sequence[Judged]) -> list[Standing]:

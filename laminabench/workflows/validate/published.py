@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from laminabench.catalog.cost_file import load_costs
-from laminabench.catalog.costs import ServerErrors, error_range
 from laminabench.catalog.entries import Table, packaged_in
 from laminabench.traces.table import TraceMeta, make_trace
 from laminabench.util.errors import UserError
+from laminabench.util.json import JsonObject
 from laminabench.workflows.validate.server import replayed
 
 # In percent: of each row, and of the mean of absolute errors.
@@ -34,7 +33,7 @@ class Row:
         """In percent."""
         return None if self.predicted_ms is None else 100 * (self.predicted_ms / self.measured_ms - 1)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """Return a JSON description."""
         return {
             "model": self.model,
@@ -58,16 +57,17 @@ def rows(costs: str | None = None) -> list[Row]:
     return [_row(numbers, each, costs or numbers["costs"]) for each in numbers["row"]]
 
 
+def with_other_sets(results: list[Row]) -> list[Row]:
+    """Add the rows as predicted with cost sets of other times, for the accuracy board."""
+    numbers = table()
+    also = numbers["also"] if results and results[0].costs == numbers["costs"] else ()
+    return [*results, *(row for costs in also for row in rows(costs))]
+
+
 def mean_error(results: list[Row]) -> float:
     """Return the mean of known absolute errors, in percent."""
     known = [abs(row.error) for row in results if row.error is not None]
     return float(np.mean(known)) if known else float("nan")
-
-
-def server_errors(results: list[Row]) -> ServerErrors:
-    """Return the errors for a cost set."""
-    errors = [row.error for row in results if row.error is not None]
-    return ServerErrors(f"{len(errors)} latencies that vLLM's CI printed", {"": error_range(errors)})
 
 
 def missed(results: list[Row]) -> list[str]:

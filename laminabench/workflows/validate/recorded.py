@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
 
 from laminabench.catalog.cost_file import load_costs
-from laminabench.catalog.costs import CostSet, ServerErrors, error_range
+from laminabench.catalog.costs import CostSet
 from laminabench.catalog.host import parse_host
 from laminabench.traces.table import Float64
 from laminabench.util.errors import UserError
+from laminabench.util.json import JsonObject
 from laminabench.workflows.validate.recording import Recording
 from laminabench.workflows.validate.server import replayed
 
 METRICS = ("ttft", "tpot", "latency")
 POINTS = {"p50": 50, "p90": 90, "p99": 99}
-# What is asked of a prediction without anything tuned on the run, in percent: of means, and of TPOT's points.
+# Targets for a prediction without anything tuned on the run, in percent: means, and TPOT's percentiles.
 TARGETS = {"ttft": 3.0, "tpot": 1.0, "latency": 1.0}
 TPOT_POINTS = 2.0
 AS_MEASURED = "nothing"
@@ -77,7 +77,7 @@ class Judged:
         names = [name for name in METRICS if abs(errors[name]["mean"]) > TARGETS[name]]
         return names + [f"tpot {p}" for p in POINTS if abs(errors["tpot"][p]) > TPOT_POINTS]
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """Return a JSON description."""
         about = self.recording.about
         return {
@@ -132,16 +132,6 @@ def gap_of(recording: Recording, costs: CostSet) -> float:
         middle = (low + high) / 2
         low, high = (low, middle) if off(middle) >= 0 else (middle, high)
     return (low + high) / 2
-
-
-def server_errors(predictions: Sequence[Judged]) -> ServerErrors:
-    """Return the errors for a cost set, of predictions without constants from elsewhere."""
-    own = [each.errors() for each in predictions if each.constants == AS_MEASURED]
-    ranges = {
-        f"mean {title}": error_range(errors[name]["mean"] for errors in own)
-        for name, title in (("tpot", "TPOT"), ("latency", "latency"), ("ttft", "TTFT"))
-    }
-    return ServerErrors(f"{len(own)} recorded runs of vLLM", ranges)
 
 
 def _costs(recording: Recording, costs: str | None) -> CostSet:

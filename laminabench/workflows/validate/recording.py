@@ -1,6 +1,6 @@
 """Recorded runs of real servers: when each request came, got its first token and its last.
 
-Kept as one file of numbers (TOML), or read from a folder of LLMServingSim's benchmark.
+Stored as one file of numbers (TOML), or read from a folder of LLMServingSim's benchmark.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Recording:
     output_tokens: Int32
     first_token_s: Float64
     last_token_s: Float64
-    # The request with which each has most of its leading blocks in common, and how many; nobody: -1 and 0.
+    # The request with which each has most of its leading blocks in common, and how many; none: -1 and 0.
     like: Int32
     blocks: Int32
     # How far another simulator was off, by metric: mean, p50, p90, p99, in percent.
@@ -245,7 +245,7 @@ def _from_folder(folder: Path, settings: dict[str, Any]) -> Recording:
         requests = _lines(folder / "requests.jsonl")
         prompts = [each["input_tok_ids"] for each in _lines(folder / "workload.jsonl")]
         engine = meta["engine_kwargs"]
-        # Arrivals are on another clock than the rest; nobody can have been queued before it came.
+        # Arrivals are on another clock than the rest; no request can have queued before it arrived.
         shift = min(each["queued_ts"] - each["arrival_time"] for each in requests)
         order = sorted(range(len(requests)), key=lambda i: requests[i]["arrival_time"])
         rows = [requests[i] for i in order]

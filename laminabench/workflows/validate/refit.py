@@ -1,16 +1,16 @@
-"""The other direction: hosts' constants fitted to one device's loads, and held against the others'."""
+"""The other direction: hosts' constants fitted to one device's loads, and judged on the others'."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from laminabench.catalog.cost_terms import Float64
 from laminabench.catalog.server_host import SCALED, server_host
 from laminabench.util.errors import UserError
+from laminabench.util.json import JsonObject
 from laminabench.workflows.validate.judges import Standing, standings
 from laminabench.workflows.validate.serving import Judged, ServerLoad, judged
 
@@ -33,11 +33,15 @@ class Refit:
     factors: Mapping[str, float]
     standings: Sequence[Standing]
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """Return a JSON description."""
-        about = {"device": self.device, "loads": self.loads, "constants_ms": dict(self.constants_ms)}
-        rows = [each.describe() for each in self.standings if each.role == "judge"]
-        return {**about, "factors": dict(self.factors), "standings": rows}
+        return {
+            "device": self.device,
+            "loads": self.loads,
+            "constants_ms": dict(self.constants_ms),
+            "factors": dict(self.factors),
+            "standings": [each.describe() for each in self.standings if each.role == "judge"],
+        }
 
 
 def refit(loads: Sequence[ServerLoad], device: str, costs: str | None) -> Refit:

@@ -11,7 +11,6 @@ import numpy as np
 from msgspec.structs import replace as replace_fields
 
 from laminabench.catalog.cost_file import load_costs
-from laminabench.catalog.costs import ServerErrors, error_range
 from laminabench.catalog.entries import packaged_in
 from laminabench.catalog.find_model import modelled
 from laminabench.catalog.hardware import device
@@ -21,6 +20,7 @@ from laminabench.catalog.server_host import ServerHost, Steps, server_host, step
 from laminabench.systems.modelled.setup import WORKING_BYTES
 from laminabench.traces.table import Int32, Trace, TraceMeta, make_trace
 from laminabench.util.errors import UserError
+from laminabench.util.json import JsonObject
 from laminabench.util.parallel import spread
 from laminabench.workflows.validate.server import replayed
 
@@ -47,7 +47,7 @@ class ServerLoad:
     concurrency: int
     ttft_ms: float
     tpot_ms: float
-    measured: str  # the day; `-` where nobody says
+    measured: str  # the day; `-` if unknown
 
     @property
     def model(self) -> str:
@@ -131,7 +131,7 @@ class Judged:
         value: float | None = getattr(self, f"{metric}_ms")
         return None if value is None else 100 * (value / getattr(self.point, f"{metric}_ms") - 1)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """Return a JSON description."""
         point = self.point
         return {
@@ -187,7 +187,7 @@ class Group(NamedTuple):
     def missed(self) -> bool:
         return self.target is not None and not self.errors["tpot"].median <= self.target
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """Return a JSON description."""
         return {
             **self._asdict(),
@@ -227,11 +227,10 @@ def judged(
     chosen: Sequence[ServerLoad],
     costs: str | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
-    jobs: int | None = None,
 ) -> list[Judged]:
-    """Predict each with the cost set of its kernels, or another; on all cores by default."""
+    """Predict each with the cost set of its kernels, or another; on all cores."""
     results: dict[int, Judged] = {}
-    for index, each in spread(predicted, chosen, costs, jobs=jobs):
+    for index, each in spread(predicted, chosen, costs):
         results[index] = each
         progress(len(results), len(chosen))
     return [results[index] for index in range(len(chosen))]
@@ -292,14 +291,3 @@ def _of(device: str, predictions: Sequence[Judged]) -> Iterator[Group]:
 def _group(device: str, what: str, predictions: Sequence[Judged], off: str = "") -> Group:
     versions = tuple(sorted({str(each.point.server["version"]) for each in predictions}))
     return Group(device, what, versions, off, {metric: Errors.of(predictions, metric) for metric in METRICS})
-
-
-def server_errors(predictions: Sequence[Judged]) -> ServerErrors:
-    """Return the errors for a cost set: medians of absolute errors of TPOT."""
-    medians = {
-        group.device.upper(): error_range([group.errors["tpot"].median])
-        for group in grouped(predictions)
-        if group.what == ALL
-    }
-    known = sum(each.tpot_ms is not None for each in predictions)
-    return ServerErrors(f"{known} loads of vLLM servers", medians, "median absolute error of TPOT")

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from laminabench.catalog.entries import packaged_in
-from laminabench.util import safe_parse
 from laminabench.util.errors import UserError
+from laminabench.workflows.validate.csv_rows import Positive, Whole, read
 from laminabench.workflows.validate.serving import ServerLoad, servers
 
 COLUMNS = (
@@ -26,50 +27,52 @@ _FORMAT = re.compile("-(FP8|FP4|NVFP4|INT4|W4A16)$")
 _OF_VERSION = ("sync", "piecewise", "fit", "off")
 
 
+class Cells(msgspec.Struct):
+    """The cells of a row that are read."""
+
+    system: str
+    model_path: str
+    precision: str
+    isl: Whole
+    osl: Whole
+    tp_size: Whole
+    silicon_ttft_ms: Positive
+    silicon_tpot_ms: Positive
+    backend_version: str = ""
+    measured: str = "-"
+    concurrency: Whole | None = None
+    batch_size: Whole | None = None  # of each data-parallel group
+    attention_dp_size: Whole | None = None
+    moe_tp_size: Whole = 1
+    moe_ep_size: Whole = 1
+
+
 def read_rows(path: Path) -> list[ServerLoad]:
     """Return the loads of a CSV, each once; a UserError names the first line that is none."""
     try:
-        text = safe_parse.text(path)
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError("serving-rows-unreadable", f"cannot read {path}: {error}; give a CSV file") from error
-    lines = csv.DictReader(text.splitlines())
-    if missing := [name for name in COLUMNS if name not in (lines.fieldnames or ())]:
-        raise UserError(
-            "serving-rows-unreadable",
-            f"{path} has no column {missing[0]}; it needs {', '.join(COLUMNS)}",
-        )
+        rows = read(path, Cells, COLUMNS, load_of)
+    except ValueError as error:
+        raise UserError("serving-rows-unreadable", f"{error}; correct it or leave it out") from error
     loads: dict[tuple[Any, ...], ServerLoad] = {}
-    for row in lines:
-        try:
-            load = load_of(row)
-        except (ValueError, TypeError, KeyError) as error:
-            raise UserError(
-                "serving-rows-unreadable",
-                f"{path}, line {lines.line_num}: {error}; correct it or leave it out",
-            ) from error
+    for load in rows:
         # Repeated exports have the same load with more or fewer digits.
         times = f"{load.ttft_ms:.4g}", f"{load.tpot_ms:.4g}"
         server = tuple(load.server[name] for name in ("model", "device", "version", "precision"))
         lengths = load.prompt_tokens, load.output_tokens, load.concurrency
         loads.setdefault((server, load.layout, lengths, times, load.measured), load)
-    if not loads:
-        raise UserError("serving-rows-unreadable", f"{path} has no rows; give one load a line")
     return list(loads.values())
 
 
-def load_of(row: Mapping[str, str]) -> ServerLoad:
+def load_of(row: Cells) -> ServerLoad:
     """Return the load of a row; a ValueError says what is wrong with it."""
-    model = _model_of(row["model_path"])
-    version = row["backend_version"].partition("-")[0] or FIRST_VERSION
-    day = row["measured"] or "-"
-    device = row["system"].partition("_")[0]
-    server = server_of(model, device, version, row["precision"], day)
-    if not row["concurrency"]:  # a batch is of each data-parallel group
-        row = {**row, "concurrency": str(_count(row, "batch_size") * _count(row, "attention_dp_size", 1))}
-    prompt, output, at_once = (_count(row, name) for name in ("isl", "osl", "concurrency"))
-    ttft_ms, tpot_ms = (_positive(row, f"silicon_{name}_ms") for name in ("ttft", "tpot"))
-    layout = layout_of_row(row, server)
-    return ServerLoad(server, layout, prompt, output, at_once, ttft_ms, tpot_ms, day)
+    version = row.backend_version.partition("-")[0] or FIRST_VERSION
+    device = row.system.partition("_")[0]
+    server = server_of(_model_of(row.model_path), device, version, row.precision, row.measured)
+    at_once = row.concurrency or (row.batch_size or 0) * (row.attention_dp_size or 1)
+    if not at_once:
+        raise ValueError("it has neither concurrency nor batch_size")
+    layout, times = layout_of_row(row, server), (row.silicon_ttft_ms, row.silicon_tpot_ms)
+    return ServerLoad(server, layout, row.isl, row.osl, at_once, *times, row.measured)
 
 
 def server_of(model: str, device: str, version: str, precision: str, day: str) -> Mapping[str, Any]:
@@ -110,34 +113,14 @@ def _model_of(path: str) -> str:
     return str(names[name])
 
 
-def layout_of_row(row: Mapping[str, str], server: Mapping[str, Any]) -> str:
+def layout_of_row(row: Cells, server: Mapping[str, Any]) -> str:
     """Return the layout: the sample's data parallelism is none, but where it says nothing of it."""
-    tp = _count(row, "tp_size")
-    width, spread = (_count(row, name, 1) for name in ("moe_tp_size", "moe_ep_size"))
-    if not row["attention_dp_size"]:
-        groups = max(1, width * spread // tp)
+    tp, spread = row.tp_size, row.moe_ep_size
+    if row.attention_dp_size is None:
+        groups = max(1, row.moe_tp_size * spread // tp)
         return f"{tp * groups}" + (f":dp{groups}" if groups > 1 else f":ep{spread}" if spread > 1 else "")
     dealt = server.get("expert_parallel", spread > 1)
     return f"{tp}:ep{tp}" if dealt and tp > 1 else f"{tp}"
-
-
-def _count(row: Mapping[str, str], name: str, absent: int | None = None) -> int:
-    if absent is not None and not row[name]:
-        return absent
-    value = _positive(row, name)
-    if value != int(value):
-        raise ValueError(f"{name} is {row[name]!r}, which is no whole number")
-    return int(value)
-
-
-def _positive(row: Mapping[str, str], name: str) -> float:
-    try:
-        value = float(row[name])
-    except (ValueError, TypeError):
-        raise ValueError(f"{name} is {row[name]!r}, which is no number") from None
-    if not 0 < value < 1e9:
-        raise ValueError(f"{name} is {row[name]!r}; it must be above 0, and below 1e9")
-    return value
 
 
 def _numbers(version: str) -> tuple[int, ...]:

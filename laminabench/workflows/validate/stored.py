@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from laminabench.catalog.accuracy import Accuracy
 from laminabench.runs.documents import Kind, read
 from laminabench.runs.format import sealed
 from laminabench.runs.summary import Facts
-from laminabench.util.json import json_safe
+from laminabench.util.json import JsonObject, json_safe
 from laminabench.util.version import __version__, git_commit
 
 VALIDATION = Kind(
@@ -133,7 +134,7 @@ class StoredAgreement(Facts, frozen=True, kw_only=True):
     modelled_with_assumed_host: dict[str, float]
     host_ms: float
     differences_percent: dict[str, float]
-    pace: dict[str, Any]
+    pace: Mapping[str, Any]
     missed: list[str]
 
 
@@ -149,16 +150,16 @@ class StoredValidation(Facts, frozen=True, kw_only=True):
     board: tuple[Accuracy, ...] = ()
 
 
-def marked(result: dict[str, Any], command: str) -> dict[str, Any]:
+def marked(result: JsonObject, command: str) -> JsonObject:
     """Return the result as stored, with a checksum."""
     head = {"format": VALIDATION.format, "format_version": VALIDATION.version}
     code = {"version": __version__, "commit": git_commit()}
     about = {"laminabench": code, "date": f"{datetime.now(UTC):%Y-%m-%d}", "command": command}
-    facts: dict[str, Any] = json_safe({**head, **about, **result})
+    facts: JsonObject = json_safe({**head, **about, **result})
     return sealed(facts)
 
 
-def validation_of(result: dict[str, Any]) -> StoredValidation:
+def validation_of(result: JsonObject) -> StoredValidation:
     """Return the result as a stored validation."""
     return msgspec.convert(json_safe(result), StoredValidation)
 

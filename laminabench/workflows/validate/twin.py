@@ -53,7 +53,7 @@ class Twin:
 
     label: str
     deployment: str  # the modelled one
-    load: str  # what was asked of it: twins of one load are compared
+    load: str  # its request: twins of one load are compared
     measured: dict[str, Estimate]
     predicted: dict[str, float]
 
@@ -69,7 +69,7 @@ class Twin:
         """Which targets it does not meet."""
         return [name for name, error in self.errors().items() if abs(error) > TARGETS[name]]
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """Return a JSON description."""
         return {
             "twin": self.label,
@@ -102,7 +102,7 @@ def twins(pairs: Sequence[tuple[str, ReplayRequest]], rounds: int, listener: Lis
         listener.note(f"round {turn + 1} of {rounds}: {pairs[place][0]}")
         result = run(requests[place], listener=listener)
         if result.replayed.interrupted:
-            raise Interrupted("nothing was kept")
+            raise Interrupted("nothing was written")
         result.require_sound()
         measured_rounds[place].append(result.replayed.summary)
         built[place] = result.replayed.facts
@@ -166,7 +166,7 @@ def of_costs(request: ReplayRequest) -> ReplayRequest:
 def _settled(request: ReplayRequest) -> Iterator[tuple[str, str]]:
     """Return the request with the options that a modelled system takes."""
     taken = system(request.system).TAKES
-    if request.prefill not in (None, "off"):  # where the model fills all batches alike
+    if request.prefill not in (None, "off"):  # where the model fills all batches evenly
         taken -= {"min_batch"}
     return ((key, name) for key, name in SETTLED.items() if key in taken)
 

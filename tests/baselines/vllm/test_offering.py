@@ -72,10 +72,10 @@ def order(mode: str, output: list[int], arrival_s: list[float] | None = None, co
     )  # fmt: skip
 
 
-def offered(engine: Any, asked: Order) -> list[Any]:
+def offered(engine: Any, requested: Order) -> list[Any]:
     """Run it; every event that was told, in order."""
     stream = io.StringIO()
-    Offering(engine, asked, EventWriter(stream, engine.now), engine.now, engine.sleep).run()
+    Offering(engine, requested, EventWriter(stream, engine.now), engine.now, engine.sleep).run()
     return [event for line in stream.getvalue().splitlines() for event in json.loads(line)["events"]]
 
 
@@ -95,15 +95,15 @@ def test_all_are_there_at_the_beginning_of_a_saturated_replay_and_some_inside() 
 
 def test_an_open_replay_waits_for_arrivals_and_shows_signs_of_life_meanwhile() -> None:
     engine: Any = Engine([1, 1, 300])
-    asked = order("open", engine.output, [0.05, 1.0, 1.0])
+    requested = order("open", engine.output, [0.05, 1.0, 1.0])
     stream = io.StringIO()
-    Offering(engine, asked, EventWriter(stream, engine.now), engine.now, engine.sleep).run()
+    Offering(engine, requested, EventWriter(stream, engine.now), engine.now, engine.sleep).run()
     lines = [json.loads(line)["events"] for line in stream.getvalue().splitlines()]
     assert [] in lines
     assert max(engine.slept) <= 0.25
     arrived = [event for line in lines for event in line if event[0] == "a"]
     assert arrived == [["a", 0, 0.05, None], ["a", 1, 1.0, None], ["a", 2, 1.0, "it never fits"]]
-    assert all(at_s >= asked.arrival_s[row] - 1e-6 for row, at_s in engine.submitted)
+    assert all(at_s >= requested.arrival_s[row] - 1e-6 for row, at_s in engine.submitted)
 
 
 def test_a_closed_replay_keeps_so_many_inside() -> None:
@@ -142,8 +142,8 @@ def test_when_a_prompt_was_begun_with_is_told_by_the_clock_of_the_replay() -> No
 def test_prompts_are_read_from_their_file(tmp_path: Path) -> None:
     file = tmp_path / "prompts"
     file.write_bytes(array("I", [5, 6, 70_000]).tobytes())
-    asked = replace(order("saturate", [1, 1]), prompt_tokens=[1, 2], prompts=str(file))
-    assert [prompt.tolist() for prompt in asked.read_prompts()] == [[5], [6, 70_000]]
+    request = replace(order("saturate", [1, 1]), prompt_tokens=[1, 2], prompts=str(file))
+    assert [prompt.tolist() for prompt in request.read_prompts()] == [[5], [6, 70_000]]
 
 
 def test_another_replay_is_the_same_or_of_other_requests() -> None:

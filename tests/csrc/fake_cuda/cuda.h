@@ -31,8 +31,8 @@ inline CUresult cuMemGetHandleForAddressRange(void* handle, CUdeviceptr address,
   return CUDA_SUCCESS;
 }
 
-inline cudaError_t cudaGetDriverEntryPointByVersion(const char*, void** found, unsigned, unsigned long long,
+inline cudaError_t cudaGetDriverEntryPointByVersion(const char*, void** match, unsigned, unsigned long long,
                                                     cudaDriverEntryPointQueryResult*) {
-  *found = reinterpret_cast<void*>(&cuMemGetHandleForAddressRange);
+  *match = reinterpret_cast<void*>(&cuMemGetHandleForAddressRange);
   return fake_cuda::result_of("cudaGetDriverEntryPointByVersion");
 }

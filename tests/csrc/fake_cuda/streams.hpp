@@ -35,11 +35,11 @@ class Devices {
 public:
   void run(cudaStream_t stream, const Work& work) {
     std::unique_lock lock(mutex_);
-    const auto mine = running_.insert({begun_++, {device, stream}}).first;
+    const auto own = running_.insert({begun_++, {device, stream}}).first;
     lock.unlock();
     work();
     lock.lock();
-    running_.erase(mine);
+    running_.erase(own);
     ended_.notify_all();
   }
 

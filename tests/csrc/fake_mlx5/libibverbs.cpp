@@ -51,7 +51,7 @@ void advise(void* address, std::size_t bytes, int advice) {
 }
 
 abi::MemoryRegion* registered(abi::ProtectionDomain* domain, void* address, std::size_t bytes, int access) {
-  const std::lock_guard held(mutex);
+  const std::lock_guard lock(mutex);
   const auto known =
       of(domain->context).nic->register_memory(static_cast<std::byte*>(address), bytes, nullptr);
   if ((access & abi::kAccessRemoteWrite) != 0) {
@@ -112,7 +112,7 @@ void ibv_free_device_list(abi::Device** list) { delete[] list; }
 const char* ibv_get_device_name(abi::Device*) { return "mlx5_0"; }
 
 abi::Context* ibv_open_device(abi::Device* device) {
-  const std::lock_guard held(mutex);
+  const std::lock_guard lock(mutex);
   ++alive;
   auto* const context = new FakeContext{};
   context->device = device;
@@ -122,7 +122,7 @@ abi::Context* ibv_open_device(abi::Device* device) {
   return context;
 }
 int ibv_close_device(abi::Context* context) {
-  const std::lock_guard held(mutex);
+  const std::lock_guard lock(mutex);
   --alive;
   delete &of(context);
   return 0;
@@ -145,12 +145,12 @@ std::ptrdiff_t _ibv_query_gid_table(abi::Context*, abi::GidEntry* entries, std::
 }
 
 abi::ProtectionDomain* ibv_alloc_pd(abi::Context* context) {
-  const std::lock_guard held(mutex);
+  const std::lock_guard lock(mutex);
   ++alive;
   return new abi::ProtectionDomain{context, 0};
 }
 int ibv_dealloc_pd(abi::ProtectionDomain* domain) {
-  const std::lock_guard held(mutex);
+  const std::lock_guard lock(mutex);
   --alive;
   offered.erase(domain);
   delete domain;
@@ -174,7 +174,7 @@ abi::MemoryRegion* ibv_reg_dmabuf_mr(abi::ProtectionDomain* domain, std::uint64_
   return registered(domain, reinterpret_cast<void*>(address), bytes, access);
 }
 int ibv_dereg_mr(abi::MemoryRegion* region) {
-  const std::lock_guard held(mutex);
+  const std::lock_guard lock(mutex);
   --alive;
   bytes_registered -= region->length;
   advise(region->address, region->length, MADV_DOFORK);
@@ -184,19 +184,19 @@ int ibv_dereg_mr(abi::MemoryRegion* region) {
 }
 
 abi::CompletionQueue* ibv_create_cq(abi::Context* context, int entries, void*, void*, int) {
-  const std::lock_guard held(mutex);
+  const std::lock_guard lock(mutex);
   ++alive;
   return new abi::CompletionQueue{context, nullptr, nullptr, 0, entries};
 }
 int ibv_destroy_cq(abi::CompletionQueue* queue) {
-  const std::lock_guard held(mutex);
+  const std::lock_guard lock(mutex);
   --alive;
   delete queue;
   return 0;
 }
 
 abi::QueuePair* ibv_create_qp(abi::ProtectionDomain* domain, abi::QueuePairInit* init) {
-  const std::lock_guard held(mutex);
+  const std::lock_guard lock(mutex);
   const std::uint32_t each = rdma::blocks_of(rdma::inline_segments(init->capacity.inline_bytes));
   auto* const pair = new FakePair{};
   pair->context = domain->context;
@@ -208,13 +208,13 @@ abi::QueuePair* ibv_create_qp(abi::ProtectionDomain* domain, abi::QueuePairInit*
   return pair;
 }
 int ibv_modify_qp(abi::QueuePair* pair, abi::QueuePairAttributes* attributes, int) {
-  const std::lock_guard held(mutex);
+  const std::lock_guard lock(mutex);
   if (attributes->state != abi::kStateReadyToReceive) return 0;
   path = attributes->path;
   return connect(*static_cast<FakePair*>(pair), attributes->destination);
 }
 int ibv_destroy_qp(abi::QueuePair* pair) {
-  const std::lock_guard held(mutex);
+  const std::lock_guard lock(mutex);
   auto* const ours = static_cast<FakePair*>(pair);
   if (ours->soft.owner) {
     const rdma::SoftCounts& counts = of(pair->context).nic->queue(pair->number)->counts();

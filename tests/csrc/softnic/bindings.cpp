@@ -41,17 +41,17 @@ Registered registered_as(const rdma::SoftWriter& writer) {
 void connect_soft(rdma::SoftWriter& writer, const std::shared_ptr<fhbn::Segment>& peer_memory,
                   const Registered& known_as, const Registered& requested, const std::string& peer) {
   if (std::get<1>(known_as) > peer_memory->bytes()) throw nb::value_error("more is registered than there is");
-  const auto memory = [](const Registered& said) { return std::make_from_tuple<rdma::RemoteMemory>(said); };
+  const auto memory = [](const Registered& given) { return std::make_from_tuple<rdma::RemoteMemory>(given); };
   writer.connect(peer_memory, memory(known_as), memory(requested), peer);
 }
 
 nb::typed<nb::dict, nb::str, nb::int_> counts_of(const rdma::SoftWriter& writer) {
-  const rdma::SoftCounts& found = writer.counts();
+  const rdma::SoftCounts& match = writer.counts();
   nb::dict counts;
   counts["posted"] = writer.posted();
-  counts["blueflames"] = found.blueflames.load();
-  counts["fetched"] = found.fetched.load();
-  counts["completions"] = found.completions.load();
+  counts["blueflames"] = match.blueflames.load();
+  counts["fetched"] = match.fetched.load();
+  counts["completions"] = match.completions.load();
   return counts;
 }
 
@@ -68,7 +68,7 @@ public:
               .qpn = qpn,
               .half_bytes = 0,
               .blueflame = false};
-    state_.next = state_.rung = state_.latest = state_.asked = state_.done = first;
+    state_.next = state_.rung = state_.latest = state_.signalled = state_.done = first;
   }
 
   void put_write(std::uint64_t local, std::uint32_t local_key, std::uint64_t remote, std::uint32_t remote_key,

@@ -26,8 +26,8 @@ constexpr int kLooksAtOnce = 8;
 constexpr std::size_t kCacheLine = 64;
 constexpr std::uint32_t kWordsPerBlock = kBlockBytes / sizeof(std::uint64_t);
 
-bool forget(std::uint64_t& word, std::uint64_t seen) {
-  return std::atomic_ref<std::uint64_t>(word).compare_exchange_strong(seen, kQuiet);
+bool forget(std::uint64_t& word, std::uint64_t observed) {
+  return std::atomic_ref<std::uint64_t>(word).compare_exchange_strong(observed, kQuiet);
 }
 
 ControlSegment control_of(std::uint64_t doorbell) {

@@ -31,10 +31,10 @@ SoftWriter::SoftWriter(std::shared_ptr<SoftNic> nic, std::shared_ptr<RingMemory>
                        std::size_t offered_bytes)
     : nic_(std::move(nic)),
       memory_(std::move(memory)),
-      seen_(seen_by_softnic(memory_)),
+      observed_(seen_by_softnic(memory_)),
       offered_bytes_(offered_bytes),
-      registered_(nic_->register_memory(static_cast<std::byte*>(seen_->memory()), memory_->bytes(), seen_,
-                                        memory_->memory())) {}
+      registered_(nic_->register_memory(static_cast<std::byte*>(observed_->memory()), memory_->bytes(),
+                                        observed_, memory_->memory())) {}
 
 SoftWriter::~SoftWriter() {
   writer_.reset();
@@ -49,7 +49,7 @@ void SoftWriter::connect(const std::shared_ptr<Segment>& peer_memory, const Remo
                          const RemoteMemory& requested, const std::string& peer_name) {
   auto* const there = static_cast<std::byte*>(peer_memory->memory());
   QueuePair pair =
-      nic_->connect(kBlocks, {there, known_as, peer_memory, failed_in(peer_memory)}, failed_in(seen_));
+      nic_->connect(kBlocks, {there, known_as, peer_memory, failed_in(peer_memory)}, failed_in(observed_));
   qpn_ = pair.send.qpn;
   writer_.emplace(std::move(pair), registered_, requested, peer_name);
 }

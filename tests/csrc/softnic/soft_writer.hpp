@@ -41,7 +41,7 @@ private:
 
   std::shared_ptr<SoftNic> nic_;
   std::shared_ptr<RingMemory> memory_;
-  std::shared_ptr<Segment> seen_;  // the same, as the softnic's thread reaches it
+  std::shared_ptr<Segment> observed_;  // the same, as the softnic's thread reaches it
   std::size_t offered_bytes_;
   LocalMemory registered_;
   std::uint32_t qpn_ = 0;

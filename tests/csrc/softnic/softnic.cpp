@@ -43,14 +43,14 @@ SoftNic::~SoftNic() {
 std::unique_lock<std::mutex> SoftNic::lock() const {
   if (!owner_.is_here()) throw ChannelError(std::string("this softnic") + kNotOurs);
   ++others_;
-  std::unique_lock held(mutex_);
+  std::unique_lock stored(mutex_);
   --others_;
-  return held;
+  return stored;
 }
 
 LocalMemory SoftNic::register_memory(std::byte* memory, std::uint64_t bytes, std::shared_ptr<const void> keep,
                                      const void* known_as) {
-  const auto held = lock();
+  const auto stored = lock();
   const LocalMemory known{memory, bytes, next_key_};
   next_key_ += 0x101;
   const auto address = reinterpret_cast<std::uintptr_t>(known_as != nullptr ? known_as : memory);
@@ -60,12 +60,12 @@ LocalMemory SoftNic::register_memory(std::byte* memory, std::uint64_t bytes, std
 
 void SoftNic::deregister(std::uint32_t key) {
   if (!owner_.is_here()) return;
-  const auto held = lock();
+  const auto stored = lock();
   regions_.erase(key);
 }
 
 QueuePair SoftNic::connect(std::uint32_t blocks, PeerMemory peer, Failed failed) {
-  const auto held = lock();
+  const auto stored = lock();
   const std::uint32_t qpn = next_qpn_;
   next_qpn_ = (next_qpn_ + 1) & 0xffffff;
   const auto find_here = [this](std::uint32_t key, std::uint64_t address, std::uint64_t bytes) {
@@ -80,7 +80,7 @@ QueuePair SoftNic::connect(std::uint32_t blocks, PeerMemory peer, Failed failed)
 }
 
 std::shared_ptr<SoftQueue> SoftNic::queue(std::uint32_t qpn) const {
-  const auto held = lock();
+  const auto stored = lock();
   for (const auto& weak : queues_) {
     if (auto queue = weak.lock(); queue && queue->send().qpn == qpn) return queue;
   }
@@ -89,16 +89,16 @@ std::shared_ptr<SoftQueue> SoftNic::queue(std::uint32_t qpn) const {
 
 // Of the NIC's own thread, which holds the lock.
 const std::byte* SoftNic::find(std::uint32_t key, std::uint64_t address, std::uint64_t bytes) const {
-  const auto found = regions_.find(key);
-  if (found == regions_.end()) return nullptr;
-  const LocalMemory& memory = found->second.memory;
-  const std::uint64_t offset = address - found->second.known_as;
+  const auto match = regions_.find(key);
+  if (match == regions_.end()) return nullptr;
+  const LocalMemory& memory = match->second.memory;
+  const std::uint64_t offset = address - match->second.known_as;
   const bool inside = offset <= memory.bytes && bytes <= memory.bytes - offset;
   return inside ? memory.memory + offset : nullptr;
 }
 
 bool SoftNic::work_on_all() {
-  const std::lock_guard held(mutex_);
+  const std::lock_guard stored(mutex_);
   bool did = false;
   for (const auto& weak : queues_) {
     if (const auto queue = weak.lock()) did |= queue->work();

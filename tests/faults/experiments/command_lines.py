@@ -183,14 +183,14 @@ def _late(*_: object) -> None:
 
 def _state(folder: Path) -> dict[str, tuple[int, int]]:
     """Return size and time of all files."""
-    found = {}
+    result = {}
     for path in folder.rglob("*"):
         status = path.lstat()
-        found[str(path)] = (
+        result[str(path)] = (
             status.st_size if path.is_file() else 0,
             status.st_mtime_ns if path.is_file() else 0,
         )
-    return found
+    return result
 
 
 def command_lines(seeds: Sequence[int]) -> Tally:

@@ -40,14 +40,18 @@ LONGEST_ANSWER = 120
 KV_TOKENS = 6000  # so few that some requests wait
 # Model and attention workers, and where prompts are computed.
 LAYOUTS = (("1xcpu+2xcpu", 1), ("2xcpu+1xcpu", "model"), ("1xcpu+1xcpu", 2))
+# Of sessions with second copies of KV.
+COPIED = "kills-copies"
+OF_COPIES = ("1xcpu+2xcpu", "model")
+COPIES = ("host", "worker", "disk")
 GRACE_S = 10.0
 # Sessions after which threads and descriptors must not grow: libraries start theirs in the first ones.
 SETTLED_AFTER = 2
 
 
-def kills_replay(seeds: Sequence[int], *, strikes: int = STRIKES) -> Tally:
+def kills_replay(seeds: Sequence[int], *, strikes: int = STRIKES, called: str = "kills-replay") -> Tally:
     """Run replays with this many faults each; a case is a replay, and `tried` counts faults."""
-    tally = Tally("kills-replay")
+    tally = Tally(called)
     before: dict[str, int] = {}
     for number, seed in enumerate(seeds):
         _session(tally, seed, strikes)
@@ -62,28 +66,42 @@ def kills_replay(seeds: Sequence[int], *, strikes: int = STRIKES) -> Tally:
     return tally
 
 
+def kills_copies(seeds: Sequence[int], *, strikes: int = STRIKES) -> Tally:
+    """Run the same with second copies of KV, and kills alone."""
+    return kills_replay(seeds, strikes=strikes, called=COPIED)
+
+
 def _session(tally: Tally, seed: int, strikes: int) -> None:
     rng = random.Random(seed)
-    layout = rng.choice(LAYOUTS)
-    trace = _trace(strikes)
-    kind, what, hand = _replayed(tally, layout, trace, rng, strikes)
-    tally.add(kind, f"{layout[0]} prefill {layout[1]}", seed, what)
+    layout, kv_copy = rng.choice(LAYOUTS), "none"
+    if tally.name == COPIED:
+        layout, kv_copy = OF_COPIES, COPIES[seed % len(COPIES)]
+    kind, what, hand = _replayed(tally, layout, rng, strikes, kv_copy)
+    tally.add(kind, f"{layout[0]} prefill {layout[1]} kv copy {kv_copy}", seed, what)
     for _ in range(hand.strikes - 1):
         tally.add(None, "", seed)
 
 
 def _replayed(
-    tally: Tally, layout: tuple[str, int | str], trace: Trace, rng: random.Random, strikes: int
+    tally: Tally,
+    layout: tuple[str, int | str],
+    rng: random.Random,
+    strikes: int,
+    kv_copy: str,
 ) -> tuple[str | None, str, Hand]:
     """Return what was wrong with a replay under faults, if anything."""
     was = shared_memory()
+    every = TOKENS_EACH if kv_copy == "none" else TOKENS_EACH // 4
+    trace = _trace(strikes, every)
     log = ReplayLog(trace)
-    hand = Hand(os.getpid(), 0, rng, progress=lambda: log.tables.tokens, every=TOKENS_EACH)
+    hand = Hand(os.getpid(), 0, rng, progress=lambda: log.tables.tokens, every=every)
     try:
-        made = _replay(layout, log, hand, strikes)
+        made = _replay(layout, log, hand, strikes, kv_copy)
     except (UserError, RuntimeError) as error:  # the engine has given up, or counted wrong
         return "lost", str(error), hand
-    expected = _undisturbed(layout, strikes)
+    again = f"KV tokens computed again, kv copy {kv_copy}"
+    tally.facts[again] = tally.facts.get(again, 0) + sum(fault.kv_tokens for fault in log.faults)
+    expected = _undisturbed(layout, strikes, every)
     for row, tokens in expected.items():
         if len(made[row]) < len(tokens):
             return "lost", f"request {row}: {len(made[row])} of {len(tokens)} tokens", hand
@@ -99,10 +117,10 @@ def _replayed(
 
 
 def _replay(
-    layout: tuple[str, int | str], log: ReplayLog, hand: Hand | None, strikes: int
+    layout: tuple[str, int | str], log: ReplayLog, hand: Hand | None, strikes: int, kv_copy: str = "none"
 ) -> Mapping[int, list[int]]:
     """Return tokens by request; a RuntimeError if KV memory is not empty at the end."""
-    prepared = _prepared(layout)
+    prepared = _prepared(layout, kv_copy)
     offered = Workload.of(prepared.request).offered(log.trace)
     prompts = partial(_prompt, log.trace)
     with opened(prepared.setup, KV_TOKENS, "fifo") as engine:
@@ -111,7 +129,8 @@ def _replay(
             replay.run()
         else:
             hand.workers = len(engine.workers)
-            with struck(hand, strikes // 2, strikes - strikes // 2):
+            stops = 0 if kv_copy != "none" else strikes - strikes // 2
+            with struck(hand, strikes - stops, stops):
                 replay.run()
         engine.check_integrity()
         if engine.used_kv_tokens:
@@ -120,15 +139,15 @@ def _replay(
 
 
 @functools.lru_cache
-def _undisturbed(layout: tuple[str, int | str], strikes: int) -> Mapping[int, list[int]]:
-    return _replay(layout, ReplayLog(_trace(strikes)), None, strikes)
+def _undisturbed(layout: tuple[str, int | str], strikes: int, every: int) -> Mapping[int, list[int]]:
+    return _replay(layout, ReplayLog(_trace(strikes, every)), None, strikes)
 
 
 def _prompt(trace: Trace, row: int) -> list[int]:
     return prompt_of(trace, TRACE_SEED, find_model.model(MODEL).vocab, row)
 
 
-def _prepared(layout: tuple[str, int | str]) -> PreparedEngine:
+def _prepared(layout: tuple[str, int | str], kv_copy: str) -> PreparedEngine:
     prepared = prepare(
         ReplayRequest(
             trace="kills",
@@ -138,6 +157,7 @@ def _prepared(layout: tuple[str, int | str]) -> PreparedEngine:
             dtype="fp32",  # tokens that are computed again are the same
             deployment=layout[0],
             prefill=layout[1],
+            kv_copy=kv_copy,
             oversubscribe=True,
             kv_tokens=KV_TOKENS,
             max_num_seqs=32,
@@ -148,10 +168,10 @@ def _prepared(layout: tuple[str, int | str]) -> PreparedEngine:
     return prepared
 
 
-def _trace(strikes: int) -> Trace:
-    """Return as many requests as this many faults need."""
+def _trace(strikes: int, every: int) -> Trace:
+    """Return as many requests as this many faults need, one each `every` tokens."""
     draw = np.random.default_rng(TRACE_SEED)
-    count = max(20, 2 * strikes * TOKENS_EACH // LONGEST_ANSWER)
+    count = max(20, 2 * strikes * every // LONGEST_ANSWER)
     prompts, outputs = draw.integers(4, 60, count), draw.integers(8, LONGEST_ANSWER, count)
     meta = TraceMeta("kills", has_arrivals=False)
     return Trace(np.zeros(count), prompts.astype(np.int32), outputs.astype(np.int32), meta)

@@ -38,7 +38,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     cases: int
     full: int
-    tried: int
+    attempts: int
     survived: int
     lost: int
     wrong: int

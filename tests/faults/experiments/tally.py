@@ -21,7 +21,7 @@ class Tally(msgspec.Struct):
     """The counts and failures of one experiment."""
 
     name: str
-    tried: int = 0
+    attempts: int = 0
     survived: int = 0  # without any effect, or refused with a sentence
     lost: int = 0
     wrong: int = 0
@@ -32,7 +32,7 @@ class Tally(msgspec.Struct):
 
     def add(self, kind: str | None, case: str, seed: int, what: str = "") -> None:
         """Count one case; `kind` is None if it survived."""
-        self.tried += 1
+        self.attempts += 1
         if kind is None:
             self.survived += 1
             return

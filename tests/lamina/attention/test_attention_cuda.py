@@ -96,16 +96,16 @@ class World:
         out = torch.zeros((self.rows, case.heads, case.value_dim), dtype=torch.float64, device="cuda")
         lse = torch.full(out.shape[:2], -math.inf, dtype=torch.float64, device="cuda")
         for row in range(len(self.offsets) - 1):
-            seen = self.slots[self.offsets[row] : self.offsets[row + 1]]
-            first = max(len(seen) - case.window, 0) if case.window else 0
-            rows = self.arena[seen[first : len(seen) if newest else -1]].double()
+            observed = self.slots[self.offsets[row] : self.offsets[row + 1]]
+            first = max(len(observed) - case.window, 0) if case.window else 0
+            rows = self.arena[observed[first : len(observed) if newest else -1]].double()
             k, v = rows[:, 0], rows[:, -1, :, : case.value_dim]
             out[row], lse[row] = plain_partial(q[row].double(), k, v, scale=case.scale, softcap=case.softcap)
         return out, lse
 
 
-def close(found: Tensor, wanted: Tensor, tolerance: float) -> None:
-    torch.testing.assert_close(found.double(), wanted, rtol=tolerance, atol=tolerance)
+def close(result: Tensor, expected: Tensor, tolerance: float) -> None:
+    torch.testing.assert_close(result.double(), expected, rtol=tolerance, atol=tolerance)
 
 
 HEADS = {"gqa": (32, 4), "gqa-16": (24, 2), "mha": (8, 8), "mqa": (20, 1), "odd": (15, 3)}
@@ -158,9 +158,9 @@ def test_partials_over_parts_combine_to_the_whole(dtype: torch.dtype) -> None:
     world = World(case, case.lengths)
     q = world.draw(case.heads)
     whole = world.worker.partial(world.layer, q)
-    wanted = world.reference(q, newest=True)
-    close(whole[0], wanted[0], TOLERANCE[dtype])
-    close(whole[1], wanted[1], 1e-4)
+    expected = world.reference(q, newest=True)
+    close(whole[0], expected[0], TOLERANCE[dtype])
+    close(whole[1], expected[1], 1e-4)
     halves = []
     for half in (0, 1):
         parts = [np.arange(a, b)[half::2] for a, b in zip(world.offsets[:-1], world.offsets[1:], strict=True)]
@@ -168,8 +168,8 @@ def test_partials_over_parts_combine_to_the_whole(dtype: torch.dtype) -> None:
         world.worker.plan_lists(np.cumsum([0, *map(len, parts)]), slots)
         halves.append(world.worker.partial(world.layer, q))
     joined = world.worker.combine(*halves)
-    close(joined[0], wanted[0], TOLERANCE[dtype])
-    close(joined[1], wanted[1], 1e-4)
+    close(joined[0], expected[0], TOLERANCE[dtype])
+    close(joined[1], expected[1], 1e-4)
 
 
 @on_gpu
@@ -209,7 +209,7 @@ def test_attention_runs_concurrently_with_other_kernels(captured: bool) -> None:
     world = World(case, case.lengths)
     worker, layer = world.worker, world.layer
     q, k, v = world.draw(case.heads), world.draw(case.kv_heads), world.draw(case.kv_heads)
-    wanted = worker.run(layer, q, k, v)
+    expected = worker.run(layer, q, k, v)
     worker._side = gpu.SideStream(worker.device)
 
     def run() -> Tensor:
@@ -217,13 +217,13 @@ def test_attention_runs_concurrently_with_other_kernels(captured: bool) -> None:
         meanwhile = (k.double() * 1).to(k.dtype)  # behind which k would come too late on one stream
         return worker.finish(layer, meanwhile, v)
 
-    found = run()
+    result = run()
     if captured:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            found = run()
+            result = run()
         graph.replay()
-    assert torch.equal(found, wanted)
+    assert torch.equal(result, expected)
 
 
 @on_gpu

@@ -68,8 +68,8 @@ def test_partials_are_the_formula(isa: str) -> None:
     bench.plan(*lists)
     out, lse = bench.partial(q)
     for i, slots in enumerate(lists):
-        wanted, wanted_lse = attended(q[i], bench.arena[slots, 0], bench.arena[slots, 1])
-        np.testing.assert_allclose(out[i], wanted, atol=2e-6)
+        expected, wanted_lse = attended(q[i], bench.arena[slots, 0], bench.arena[slots, 1])
+        np.testing.assert_allclose(out[i], expected, atol=2e-6)
         np.testing.assert_allclose(lse[i], wanted_lse, atol=2e-6)
 
 
@@ -81,18 +81,18 @@ def test_values_may_be_part_of_their_keys(isa: str, heads: int) -> None:
     arena, q, new = numbers(0, slots, width), numbers(1, 1, heads, width), numbers(2, 1, width)
     worker = AttentionWorker("float32", heads, 1, width, 2, isa, latent)
     layer = worker.add_layer(address(arena), address(arena), slots, width, width, SCALE, 0, 0.0)
-    seen = list(range(3, slots))
-    worker.plan_lists(np.array([0, len(seen)]), np.array(seen, np.int32))
+    observed = list(range(3, slots))
+    worker.plan_lists(np.array([0, len(observed)]), np.array(observed, np.int32))
     out = np.empty((1, heads, latent), np.float32)
     worker.run(layer, *map(address, (q, new, new, out)))
-    assert (arena[seen[-1]] == new[0]).all()
-    keys = arena[seen].astype(np.float64)
+    assert (arena[observed[-1]] == new[0]).all()
+    keys = arena[observed].astype(np.float64)
     weights = np.exp(q[0].astype(np.float64) @ keys.T * SCALE)
-    wanted = weights @ keys[:, :latent] / weights.sum(axis=1, keepdims=True)
-    np.testing.assert_allclose(out[0], wanted, atol=2e-6)
+    expected = weights @ keys[:, :latent] / weights.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(out[0], expected, atol=2e-6)
     whole, lse = np.empty((1, heads, latent), np.float32), np.empty((1, heads), np.float32)
     worker.partial(layer, *map(address, (q, whole, lse)))
-    np.testing.assert_allclose(whole[0], wanted, atol=2e-6)
+    np.testing.assert_allclose(whole[0], expected, atol=2e-6)
     np.testing.assert_allclose(lse[0], np.log(weights.sum(axis=1)), atol=2e-6)
 
 
@@ -161,8 +161,8 @@ def test_two_halves_of_a_step_are_a_whole_one_to_the_last_bit() -> None:
                 assert (bench.arena[slots[-1]] == np.stack([k[i], v[i]])).all()
             outs.append(out)
     assert all((out == outs[0]).all() for out in outs)
-    wanted, _ = attended(q[1], k[1:2], v[1:2])
-    np.testing.assert_allclose(outs[0][1], wanted, atol=2e-6)  # a first token sees itself alone
+    expected, _ = attended(q[1], k[1:2], v[1:2])
+    np.testing.assert_allclose(outs[0][1], expected, atol=2e-6)  # a first token sees itself alone
 
 
 @pairwise(
@@ -203,11 +203,11 @@ def test_layers_may_have_windows_of_their_own() -> None:
     slots = list(range(10))
     q, k, v = numbers(1, 1, HEADS, DIM), numbers(2, 1, KV_HEADS, DIM), numbers(3, 1, KV_HEADS, DIM)
     bench.plan(slots)
-    for layer, seen in ((bench.layer, slots), (narrow, slots[-3:])):
+    for layer, observed in ((bench.layer, slots), (narrow, slots[-3:])):
         out = np.empty_like(q)
         bench.worker.run(layer, *map(address, (q, k, v, out)))
-        wanted, _ = attended(q[0], bench.arena[seen, 0], bench.arena[seen, 1])
-        np.testing.assert_allclose(out[0], wanted, atol=2e-6)
+        expected, _ = attended(q[0], bench.arena[observed, 0], bench.arena[observed, 1])
+        np.testing.assert_allclose(out[0], expected, atol=2e-6)
 
 
 def test_bfloat16_is_the_upper_half_of_float32() -> None:
@@ -233,8 +233,8 @@ def test_a_plan_is_of_its_moment() -> None:
     slab.release(1)
     q = numbers(1, 1, HEADS, DIM)
     out, _ = bench.partial(q)
-    wanted, _ = attended(q[0], bench.arena[before, 0], bench.arena[before, 1])
-    np.testing.assert_allclose(out[0], wanted, atol=2e-6)
+    expected, _ = attended(q[0], bench.arena[before, 0], bench.arena[before, 1])
+    np.testing.assert_allclose(out[0], expected, atol=2e-6)
 
 
 def test_appended_rows_are_in_their_slots() -> None:

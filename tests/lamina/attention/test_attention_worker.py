@@ -69,14 +69,14 @@ def test_an_iteration_equals_the_reference(
         slots = torch.from_numpy(slab.indices(request).astype(np.int64))
         assert torch.equal(arena[slots[-1]], torch.stack([k[request], v[request]]))
         keys, values = arena[slots].double().unbind(1)
-        wanted, wanted_lse = plain_partial(
+        expected, wanted_lse = plain_partial(
             q[request].double(), keys, values, scale=scale, window=window, softcap=softcap, chunk=chunk
         )
-        heard = torch.ones(heads) if sinks is None else torch.sigmoid(wanted_lse - sinks)
+        received = torch.ones(heads) if sinks is None else torch.sigmoid(wanted_lse - sinks)
         torch.testing.assert_close(
-            out[request].double(), wanted * heard[:, None], rtol=0, atol=ROUNDED[dtype]
+            out[request].double(), expected * received[:, None], rtol=0, atol=ROUNDED[dtype]
         )
-        torch.testing.assert_close(whole[request].double(), wanted, rtol=0, atol=error)
+        torch.testing.assert_close(whole[request].double(), expected, rtol=0, atol=error)
         torch.testing.assert_close(lse[request].double(), wanted_lse, rtol=0, atol=EXACT)
 
 
@@ -85,17 +85,17 @@ def test_an_iteration_equals_the_reference(
     heads__kv_heads__head_dim__latent=[
         (24, 2, 64, 0), (8, 2, 96, 0), (14, 2, 64, 0), (9, 3, 32, 0), (45, 1, 96, 64),
     ],
-    apart=["evenly", "unevenly"],
+    separate=["evenly", "unevenly"],
 )  # fmt: skip
 def test_many_query_heads_of_bfloat16(
-    isa: str, heads: int, kv_heads: int, head_dim: int, latent: int, apart: str
+    isa: str, heads: int, kv_heads: int, head_dim: int, latent: int, separate: str
 ) -> None:
     """What tiles compute where a processor has them: 4 and 8 heads, steps that are not whole, any slots."""
     torch.manual_seed(heads)
     lengths, scale = (1, 3, 16, 30, 33, 64, 111), head_dim**-0.5
     offsets = np.cumsum((0, *lengths))
     slots = np.random.default_rng(1).permutation(900)[: offsets[-1]]
-    if apart == "evenly":
+    if separate == "evenly":
         slots = np.concatenate([np.arange(length) * (1 + i) + i for i, length in enumerate(lengths)])
     arena = torch.randn(900, 1 if latent else 2, kv_heads, head_dim).to(torch.bfloat16)
     arena[~torch.isin(torch.arange(900), torch.from_numpy(slots))] = float("nan")  # never read
@@ -109,9 +109,9 @@ def test_many_query_heads_of_bfloat16(
     error = of_partials(torch.bfloat16, isa, heads // kv_heads)
     for i, (first, end) in enumerate(itertools.pairwise(offsets)):
         rows = arena[torch.from_numpy(slots[first:end])].double()
-        wanted, wanted_lse = plain_partial(q[i].double(), rows[:, 0], rows[:, -1], scale=scale)
-        wanted = wanted[:, : worker.value_dim]
-        torch.testing.assert_close(out[i].double(), wanted, rtol=0, atol=error)
+        expected, wanted_lse = plain_partial(q[i].double(), rows[:, 0], rows[:, -1], scale=scale)
+        expected = expected[:, : worker.value_dim]
+        torch.testing.assert_close(out[i].double(), expected, rtol=0, atol=error)
         torch.testing.assert_close(lse[i].double(), wanted_lse, rtol=0, atol=EXACT)
 
 

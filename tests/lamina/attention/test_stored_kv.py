@@ -68,7 +68,7 @@ class Bench:
         lists = [self.slots[request] for request in requests]
         worker.plan_lists(np.cumsum([0, *map(len, lists)]), np.concatenate(lists))
 
-    def seen(self, request: int) -> tuple[Tensor, Tensor]:
+    def observed(self, request: int) -> tuple[Tensor, Tensor]:
         """A request's K and V as they are stored, in double precision."""
         shape = self.shape
         slots = torch.from_numpy(self.slots[request].astype(np.int64))
@@ -118,10 +118,10 @@ def test_attention_reads_stored_values(
 
     for request in range(len(LENGTHS)):
         newest = as_stored(bench.new[:, request], kv_dtype)
-        keys, values = bench.seen(request)
+        keys, values = bench.observed(request)
         assert torch.equal(keys[-1].to(dtype), newest[0])
         assert torch.equal(values[-1].to(dtype), newest[-1][:, : worker.value_dim])
-        wanted, wanted_lse = plain_partial(
+        expected, wanted_lse = plain_partial(
             bench.q[request].double(),
             keys,
             values,
@@ -131,12 +131,12 @@ def test_attention_reads_stored_values(
             chunk=chunk,
         )
         error = tolerance(dtype, isa, heads // kv_heads) * max(float(values.abs().max()) / 4, 1.0)
-        torch.testing.assert_close(whole[request].double(), wanted, rtol=0, atol=error)
+        torch.testing.assert_close(whole[request].double(), expected, rtol=0, atol=error)
         torch.testing.assert_close(lse[request].double(), wanted_lse, rtol=2e-6, atol=EXACT)
-        heard = torch.ones(heads) if sinks is None else torch.sigmoid(wanted_lse - sinks)
-        wanted = wanted * heard[:, None]
+        received = torch.ones(heads) if sinks is None else torch.sigmoid(wanted_lse - sinks)
+        expected = expected * received[:, None]
         rounding = torch.finfo(dtype).eps / 2
-        torch.testing.assert_close(out[request].double(), wanted, rtol=rounding, atol=error)
+        torch.testing.assert_close(out[request].double(), expected, rtol=rounding, atol=error)
 
 
 @pairwise(
@@ -172,11 +172,11 @@ def test_threads_prefetch_the_batch_and_when_a_token_was_newest_change_no_bit(kv
     alone = bench.worker()
     for request in range(len(LENGTHS)):
         bench.plan(alone, [request])
-        mine = slice(request, request + 1)
-        assert torch.equal(alone.partial(0, bench.q[mine])[0], whole[0][mine])
+        own = slice(request, request + 1)
+        assert torch.equal(alone.partial(0, bench.q[own])[0], whole[0][own])
         # With one token, it is seen as it will be when it is not the newest one any more.
         if LENGTHS[request] == 1:
-            assert torch.equal(out[mine], whole[0][mine].to(torch.bfloat16))
+            assert torch.equal(out[own], whole[0][own].to(torch.bfloat16))
 
 
 def strange(dtype: torch.dtype) -> Tensor:
@@ -203,11 +203,11 @@ def test_stored_values_equal_torchs_rounding(dtype: torch.dtype, kv_dtype: KvDty
     worker.add_layer(AttentionLayer(arenas[0].keys(0), arenas[0].values(0), 1.0, scales=arenas[0].scales(0)))
     worker.append(0, np.arange(len(rows), dtype=np.int32), rows, -rows)
     arenas[1].store(0, torch.arange(len(rows)), (rows, -rows))
-    for ours, theirs in zip(*(_told(arena) for arena in arenas), strict=True):
+    for ours, theirs in zip(*(reported_by(arena) for arena in arenas), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0, equal_nan=True)
 
 
-def _told(arena: Arena) -> list[Tensor]:
+def reported_by(arena: Arena) -> list[Tensor]:
     numbers = [arena.keys(0), arena.values(0)]
     if arena.shape.kv_dtype == "fp8":
         numbers = [one.contiguous().view(torch.float8_e4m3fn).float() for one in numbers]
@@ -232,8 +232,8 @@ def test_rounding_is_within_the_bound_that_is_documented(
     off = (as_stored(rows, kv_dtype) - rows).abs()
     assert bool((off <= bound(rows)).all())
     # What is there is rounded to itself.
-    kept = rounded(as_stored(rows, kv_dtype), kv_dtype).bytes
-    assert torch.equal(kept, rounded(rows, kv_dtype).bytes)
+    saved = rounded(as_stored(rows, kv_dtype), kv_dtype).bytes
+    assert torch.equal(saved, rounded(rows, kv_dtype).bytes)
 
 
 def test_fp8_saturates() -> None:

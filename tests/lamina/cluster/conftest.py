@@ -82,8 +82,8 @@ def reference(saved: Saved) -> Reference:
                 max_new_tokens=tokens,
                 do_sample=False,
             )
-        found: list[int] = made[0, len(prompt) :].tolist()
-        return found
+        results: list[int] = made[0, len(prompt) :].tolist()
+        return results
 
     return make
 
@@ -142,7 +142,7 @@ def check(start: Start, reference: Reference) -> Check:
 
 
 @pytest.fixture(scope="module")
-def kept(saved: Saved, machine: Machine) -> Iterator[Start]:
+def shared_engine(saved: Saved, machine: Machine) -> Iterator[Start]:
     """An engine with workers for all tests that ask for the same one, and that leave it idle."""
     made: dict[str, Engine] = {}
 

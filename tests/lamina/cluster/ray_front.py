@@ -16,14 +16,14 @@ def main(folder: str, address: str) -> None:
     assert "ray" not in sys.modules, "it is loaded by those who ask for it"
     machine = RayMachine(address)
     engine = Engine(folder, layout=Layout(network="gloo"), machine=machine, kv_tokens=1000)
-    told = False
+    reported = False
     while True:
         engine.submit([1, 2, 3], Sampling(max_tokens=200))
         while not engine.idle:
             engine.step()
-            if not told:
+            if not reported:
                 print(*(spot.pid for spot in machine.where(list(machine._started))), flush=True)
-                told = True
+                reported = True
 
 
 if __name__ == "__main__":

@@ -136,9 +136,9 @@ def test_windows_and_caps_by_requests(family: str, check: Check) -> None:
     [{"batches": 3, "partition": "requests"}, {"batches": 2, "stream_chunks": 2}, {"prefill_workers": 1}],
     ids=["by-requests", "by-heads-streamed", "prefill-worker"],
 )
-@pytest.mark.parametrize(("family", "seen"), {"gpt-oss": 10, "gemma2": 11, "llama4": 12}.items(), ids=str)
+@pytest.mark.parametrize(("family", "observed"), {"gpt-oss": 10, "gemma2": 11, "llama4": 12}.items(), ids=str)
 def test_slots_out_of_sight_are_given_back(
-    start: Start, reference: Reference, family: str, seen: int, more: dict[str, Any]
+    start: Start, reference: Reference, family: str, observed: int, more: dict[str, Any]
 ) -> None:
     """Longer than several windows, samples of prompts that they share."""
     engine = start(shared(2, 2, **more), family, max_sequences=6)
@@ -150,7 +150,7 @@ def test_slots_out_of_sight_are_given_back(
         used = engine.core.kv_used()
         most = max(most, sum(used) if engine.core.pools > 1 else max(used))
     tokens = sum(map(len, texts)) + 6 * 50
-    assert tokens - 3 * 6 <= most <= tokens + 6 * seen, "layers without a window keep all"
+    assert tokens - 3 * 6 <= most <= tokens + 6 * observed, "layers without a window keep all"
     for number, text in zip(numbers, texts, strict=True):
         assert tokens_of(engine.result(number)) == [reference(family, tuple(text), 50)] * 2
     sound(engine)

@@ -51,15 +51,15 @@ def served(where: Fleet, deed: Callable[[int], object] = lambda step: None) -> l
 
 
 @pytest.fixture(scope="module")
-def wanted(kept: Start) -> list[list[list[int]]]:
-    engine = kept(LAYOUTS[0])
+def expected_tokens(shared_engine: Start) -> list[list[list[int]]]:
+    engine = shared_engine(LAYOUTS[0])
     numbers = [engine.submit(*request) for request in SEEDED]
     engine.run()
     return [tokens_of(engine.result(number)) for number in numbers]
 
 
 @pytest.mark.parametrize("queue", ["each", "global"])
-def test_one_of_two_killed_in_the_middle(queue: str, fleet: Make, wanted: Any) -> None:
+def test_one_of_two_killed_in_the_middle(queue: str, fleet: Make, expected_tokens: Any) -> None:
     two = fleet(queue=queue, router="least-requests")
 
     def kill(step: int) -> None:
@@ -67,7 +67,7 @@ def test_one_of_two_killed_in_the_middle(queue: str, fleet: Make, wanted: Any) -
             assert two.instances[1].requests
             two.inject_fault("instance 1")
 
-    assert served(two, kill) == wanted
+    assert served(two, kill) == expected_tokens
     assert two.states == ["open", "lost"]
     # A busy machine's workers may be replaced for being silent too.
     (fault,) = (each for each in two.faults if each.workers == ("instance 1",))
@@ -82,18 +82,18 @@ def test_one_of_two_killed_in_the_middle(queue: str, fleet: Make, wanted: Any) -
     assert two.records()[1] is None
 
 
-def test_a_worker_that_is_lost_is_replaced_by_its_own_engine(fleet: Make, wanted: Any) -> None:
+def test_a_worker_that_is_lost_is_replaced_by_its_own_engine(fleet: Make, expected_tokens: Any) -> None:
     two = fleet()
 
     def kill(step: int) -> None:
         if step in (5, 12):
             two.inject_fault(f"{step % 2}/attention 0")
 
-    assert served(two, kill) == wanted
+    assert served(two, kill) == expected_tokens
     assert two.states == ["open", "open"]
     assert {("0/attention 0",), ("1/attention 0",)} <= {fault.workers for fault in two.faults}
-    found = two.records()
-    assert [records.workers for records in found if records] == [
+    result = two.records()
+    assert [records.workers for records in result if records] == [
         ("model 0", "attention 0"),
         ("model 0", "attention 0", "attention 1"),
     ]

@@ -140,14 +140,14 @@ def test_workers_on_gpus_are_not_killed_but_end(start: Start, machine: Machine) 
 )
 def test_workers_that_are_lost_are_replaced(layout: Any, how: str, start: Start) -> None:
     load = mixed(10)
-    wanted = play(start(replace(layout, model_on="cpu", attention_on="cpu"), FAMILY), load)
+    expected = play(start(replace(layout, model_on="cpu", attention_on="cpu"), FAMILY), load)
     engine = start(layout, FAMILY, backend="cudagraph" if layout.model_on == "cuda" else "python")
 
     def inject_fault(step: int) -> None:
         if step % 4 == 3 and step // 4 < len(engine.workers):
             engine.inject_fault(engine.workers[step // 4], how)
 
-    assert play(engine, load, inject_fault) == wanted
+    assert play(engine, load, inject_fault) == expected
     sound(engine)
     assert {name for fault in engine.faults for name in fault.workers} == set(engine.workers)
 

@@ -76,13 +76,13 @@ def test_ranks_add_up_otherwise_and_stay_close(run: Run, dtype: torch.dtype, bou
     one = run(shared(pipelining="serial"), dtype)
     two = run(shared(model_workers=2, pipelining="serial"), dtype)
     compared, worst = 0, 0.0
-    for mine, theirs in zip(one, two, strict=True):
-        assert mine.logprobs is not None
+    for own, theirs in zip(one, two, strict=True):
+        assert own.logprobs is not None
         assert theirs.logprobs is not None
         if dtype == torch.float32:
-            assert mine.tokens == theirs.tokens
-        for place, (a, b) in enumerate(zip(mine.logprobs, theirs.logprobs, strict=True)):
-            if mine.tokens[:place] != theirs.tokens[:place] or mine.tokens[place] != theirs.tokens[place]:
+            assert own.tokens == theirs.tokens
+        for place, (a, b) in enumerate(zip(own.logprobs, theirs.logprobs, strict=True)):
+            if own.tokens[:place] != theirs.tokens[:place] or own.tokens[place] != theirs.tokens[place]:
                 break
             compared += 1
             worst = max(worst, abs(a.chosen - b.chosen))

@@ -72,14 +72,14 @@ def test_workers_killed_between_steps(layout: str, load: Load, start: Start) -> 
     """Each of them in turn, again and again."""
     family = FAMILIES.get(layout, "llama-gqa")
     options = {"absorb": "attention"} if layout == "absorbing" else {}
-    wanted = play(start(LAYOUTS[layout], family, **options), load)
+    expected = play(start(LAYOUTS[layout], family, **options), load)
     engine = start(LAYOUTS[layout], family, **options)
 
     def inject_fault(step: int) -> None:
         if step % 5 == 3:
             engine.inject_fault(engine.workers[step // 5 % len(engine.workers)])
 
-    assert play(engine, load, inject_fault) == wanted
+    assert play(engine, load, inject_fault) == expected
     sound(engine)
     assert {name for fault in engine.faults for name in fault.workers} == set(engine.workers)
     for fault in engine.faults:
@@ -95,21 +95,21 @@ def test_workers_killed_between_steps(layout: str, load: Load, start: Start) -> 
 def test_workers_killed_and_stopped_at_any_moment(prefill_workers: int, load: Load, start: Start) -> None:
     """By somebody who looks at nothing: also while they recover."""
     layout = replace(LAYOUTS["requests"], prefill_workers=prefill_workers)
-    wanted = play(start(layout), load * 2)
+    expected = play(start(layout), load * 2)
     engine = start(layout)
     with harassed(engine, 7):
-        found = play(engine, load * 2)
-    assert found == wanted
+        result = play(engine, load * 2)
+    assert result == expected
     sound(engine)
 
 
 def test_an_idle_engines_workers_killed(load: Load, start: Start) -> None:
     """They are replaced when they are needed."""
     engine = start(LAYOUTS["heads"])
-    wanted = play(engine, load)
+    expected = play(engine, load)
     for name in engine.workers:
         engine.inject_fault(name)
-    assert play(engine, load) == wanted
+    assert play(engine, load) == expected
     known = len(engine.faults)
     eventually(lambda: all(engine.worked_s().values()))
     worked_s = engine.worked_s()
@@ -120,14 +120,14 @@ def test_an_idle_engines_workers_killed(load: Load, start: Start) -> None:
         engine.records()
         # Told as soon as it is over, and not with what comes later.
         assert [fault.workers for fault in engine.faults[known:]] == [(n,) for n in engine.workers[:times]]
-    assert play(engine, load) == wanted
+    assert play(engine, load) == expected
     sound(engine)
 
 
 def test_a_worker_that_is_stopped(load: Load, start: Start) -> None:
     engine = start(LAYOUTS["requests"])
-    wanted = play(engine, load)
-    assert play(engine, load, at(5, engine.inject_fault, "attention 1", "stop")) == wanted
+    expected = play(engine, load)
+    assert play(engine, load, at(5, engine.inject_fault, "attention 1", "stop")) == expected
     (fault,) = engine.faults
     assert "attention 1" in fault.workers
     assert fault.why.startswith("attention 1 hangs: it has not answered for ")
@@ -144,21 +144,21 @@ def test_a_worker_stopped_during_a_large_message(saved: Saved, machine: Machine)
         numbers = [engine.submit(long, Sampling(max_tokens=2)) for _ in range(150)]
         began = time.monotonic()
         engine.inject_fault("model 0", "stop")
-        launch, told = engine.core.launch, []
+        launch, reported = engine.core.launch, []
 
         def once(*whatever: object) -> None:
             """What is said now is all that is of interest."""
             try:
                 launch(*whatever)  # type: ignore[arg-type]
             except LostError as lost:
-                told.append(lost)
+                reported.append(lost)
                 raise KeyboardInterrupt from lost
 
         engine.core.launch = once  # type: ignore[method-assign]
         with pytest.raises(KeyboardInterrupt):
             engine.step()
         assert time.monotonic() - began < layout.timeout_s / 4
-        assert "model 0 hangs: it has not answered for" in str(told[0])
+        assert "model 0 hangs: it has not answered for" in str(reported[0])
         assert len(numbers) == 150
 
 
@@ -167,7 +167,7 @@ def test_a_fork_server_that_is_killed_while_workers_are_replaced(
     start: Start, machine: Machine, load: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = start(LAYOUTS["rotational"])
-    wanted = play(engine, load[:6])
+    expected = play(engine, load[:6])
     killed: list[Any] = []
     start_workers = machine.start
 
@@ -179,7 +179,7 @@ def test_a_fork_server_that_is_killed_while_workers_are_replaced(
         return start_workers(*whatever)  # type: ignore[arg-type]
 
     monkeypatch.setattr(machine, "start", spoil)
-    assert play(engine, load[:6], at(3, engine.inject_fault, "model 0")) == wanted
+    assert play(engine, load[:6], at(3, engine.inject_fault, "model 0")) == expected
     assert len(killed) == 1
     (fault,) = engine.faults
     assert fault.workers == tuple(sorted(engine.workers))
@@ -188,9 +188,9 @@ def test_a_fork_server_that_is_killed_while_workers_are_replaced(
 def test_a_fork_server_that_is_killed(start: Start, machine: Machine, load: Load) -> None:
     """Everything there was has gone; the engine loads its model again, and goes on."""
     engine = start(LAYOUTS["heads"])
-    wanted = play(engine, load)
+    expected = play(engine, load)
     process: Any = machine._process
-    assert play(engine, load, at(5, process.kill)) == wanted
+    assert play(engine, load, at(5, process.kill)) == expected
     assert set(engine.faults[0].workers) == set(engine.workers)
     assert process.pid not in children_of(os.getpid()), "it was waited for"
 
@@ -221,8 +221,8 @@ def test_a_worker_that_misbehaves(order: str, why: str, saved: Saved, spoiled: S
     requests = [(text, Sampling(max_tokens=20, ignore_eos=True)) for text in prompts(1, 2, 3, 4, 5)]
     layout = shared(1, 1, pipelining="serial")
     with Engine(saved("llama-gqa"), layout=layout, machine=spoiled, kv_tokens=500) as engine:
-        wanted = play(engine, requests)
-        assert play(engine, requests, at(5, spoiled.file.write_text, order)) == wanted
+        expected = play(engine, requests)
+        assert play(engine, requests, at(5, spoiled.file.write_text, order)) == expected
         (fault,) = engine.faults
         assert fault.workers == ("model 0",)
         assert fault.why.startswith(why)
@@ -259,9 +259,9 @@ def test_requests_cancelled_while_workers_are_lost(load: Load, start: Start) -> 
         engine.cancel(numbers[2 * step])
         engine.step()
     engine.run()
-    kept = {number: tokens_of(engine.result(number)) for number in numbers[1::2]}
-    wanted = play(engine, load)
-    assert list(kept.values()) == wanted[1::2]
+    remaining = {number: tokens_of(engine.result(number)) for number in numbers[1::2]}
+    expected = play(engine, load)
+    assert list(remaining.values()) == expected[1::2]
     sound(engine)
 
 
@@ -271,14 +271,14 @@ def test_going_on_after_tokens_that_were_made(load: Load, start: Start) -> None:
     single = [
         (text, sampling) for text, sampling in load if sampling.width == 1 and sampling.logprobs is None
     ]
-    wanted = play(engine, single)
+    expected = play(engine, single)
     for part in (1, 2):
         numbers = [
             engine.submit(text, sampling, made=tokens[0][: len(tokens[0]) * part // 3])
-            for (text, sampling), tokens in zip(single, wanted, strict=True)
+            for (text, sampling), tokens in zip(single, expected, strict=True)
         ]
         engine.run()
-        assert [tokens_of(engine.result(number)) for number in numbers] == wanted
+        assert [tokens_of(engine.result(number)) for number in numbers] == expected
     sound(engine)
 
 

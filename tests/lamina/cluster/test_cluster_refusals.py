@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,7 @@ def refused(model: Any, layout: Layout, machine: Machine, **options: Any) -> Eng
         (None, None, {"overcommit": 1001.0}, "engine-overcommit-invalid"),
         ("/no/such/model", None, {}, "model-not-found"),
         (5, None, {}, "layout-model-object"),
+        (None, shared(attention_on="cuda", kv_copies="host"), {}, "layout-kv-copies-place"),
         ("an object", None, {}, "layout-model-object"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
@@ -145,12 +147,15 @@ def test_too_little_memory_is_refused(
 ) -> None:
     """Cut up for ranks, weights are there twice."""
     loaded: list[object] = []
-    monkeypatch.setattr(machine, "start", lambda *asked: loaded.append(asked))
+    monkeypatch.setattr(machine, "start", lambda *requested: loaded.append(requested))
     monkeypatch.setattr(host_memory, "free_bytes", lambda: 1_500_000_000)
     layout = shared(ranks, 2, pipelining="serial", partition="requests")
     error = refused(saved("llama-gqa"), layout, machine, kv_bytes=2_000_000_000)
     assert error.code == "engine-out-of-memory"
     assert "2.0 GB of KV are 0.5 GB more than the 1.5 GB" in str(error)
+    copied = replace(layout, kv_copies="host")
+    error = refused(saved("llama-gqa"), copied, machine, kv_bytes=1_000_000_000)
+    assert "1.0 GB of KV and 1.0 GB of copies of KV are 0.5 GB more" in str(error)
     monkeypatch.setattr(host_memory, "free_bytes", lambda: 100_000)
     assert refused(saved("llama-gqa"), layout, machine, kv_tokens=2).code == "engine-out-of-memory"
     assert not workers_of(machine)
@@ -190,9 +195,9 @@ def test_a_damaged_folder_leaves_the_machine_as_good_as_before(
 ) -> None:
     small_model("llama-gqa").save_pretrained(tmp_path)
     damage(tmp_path)
-    said = str(refused(tmp_path, shared(), machine, kv_tokens=100))
-    assert sentence in said
-    assert len(said) < 500
+    message = str(refused(tmp_path, shared(), machine, kv_tokens=100))
+    assert sentence in message
+    assert len(message) < 500
     assert not workers_of(machine)
     with Engine(saved("llama-gqa"), layout=shared(), machine=machine) as engine:
         assert len(engine.generate([[1, 2]])[0].completions[0].tokens) == 16
@@ -202,15 +207,15 @@ def test_a_replaced_model_in_the_same_folder_is_loaded(
     small_model: Any, saved: Saved, tmp_path: Path, machine: Machine
 ) -> None:
     """A machine remembers models; not those that have been written over."""
-    seen = []
+    observed = []
     for family in ("llama-gqa", "llama", "llama-gqa"):
         small_model(family).save_pretrained(tmp_path)
         for folder in (tmp_path, saved(family)):
             layout = shared()
             with Engine(folder, layout=layout, machine=machine, kv_tokens=100) as engine:
-                seen.append(engine.generate([[1, 2]])[0].completions[0].tokens)
-    assert seen[0::2] == seen[1::2]
-    assert seen[0] != seen[2]
+                observed.append(engine.generate([[1, 2]])[0].completions[0].tokens)
+    assert observed[0::2] == observed[1::2]
+    assert observed[0] != observed[2]
 
 
 def test_a_config_needs_dummy_weights(small_model: Any, machine: Machine) -> None:

@@ -56,14 +56,14 @@ def alone(saved: Saved) -> Alone:
     ids=["samples", "4-beams", "3-beams", "2-beams", "stops"],
 )
 def test_wishes_are_fulfilled_as_in_one_process(
-    kept: Start, alone: Alone, layout: Layout, wish: Sampling
+    shared_engine: Start, alone: Alone, layout: Layout, wish: Sampling
 ) -> None:
     lengths = (12, 3, 25, 7, 1)
-    engine = kept(layout)
+    engine = shared_engine(layout)
     made = engine.generate(prompts(*lengths), wish)
     sound(engine)
-    for mine, theirs in zip(made, alone(lengths, wish), strict=True):
-        for one, other in zip(mine.completions, theirs.completions, strict=True):
+    for own, theirs in zip(made, alone(lengths, wish), strict=True):
+        for one, other in zip(own.completions, theirs.completions, strict=True):
             assert (one.tokens, one.finish_reason) == (other.tokens, other.finish_reason)
             # Ranks add up in another order.
             assert other.score is None or one.score == pytest.approx(other.score, rel=1e-4)
@@ -93,11 +93,11 @@ def test_wishes_are_fulfilled_as_in_one_process(
     ids=["greedy", "samples", "beams"],
 )
 def test_preempted_requests_generate_the_same_tokens(
-    kept: Start, alone: Alone, layout: Layout, kv_tokens: int, wish: Sampling
+    shared_engine: Start, alone: Alone, layout: Layout, kv_tokens: int, wish: Sampling
 ) -> None:
     lengths = (20, 25, 18, 30, 12, 16, 22, 9)
     roomy = alone(lengths, wish)
-    engine = kept(layout, kv_tokens=kv_tokens, admission="grow")
+    engine = shared_engine(layout, kv_tokens=kv_tokens, admission="grow")
     numbers = [engine.submit(text, wish) for text in prompts(*lengths)]
     while not engine.idle:
         engine.step()
@@ -112,14 +112,14 @@ def test_preempted_requests_generate_the_same_tokens(
 @anywhere
 def test_decode_only(start: Start, layout: Layout) -> None:
     """Prompts by length, KV made up: as many tokens as were asked for, the same each time."""
-    seen = []
+    observed = []
     for _ in range(2):
         engine = start(layout, decode_only=True)
         made = engine.generate([200, 17, 1, 50, 240], Sampling(max_tokens=11))
         assert [len(result.completions[0].tokens) for result in made] == [11] * 5
         sound(engine)
-        seen.append([result.completions[0].tokens for result in made])
-    assert seen[0] == seen[1]
+        observed.append([result.completions[0].tokens for result in made])
+    assert observed[0] == observed[1]
 
 
 @pytest.mark.parametrize("partition", ["heads", "requests"])
@@ -135,15 +135,15 @@ def test_batches_are_counted_in_a_memory_of_few_tokens(start: Start, partition: 
 
 
 @anywhere
-def test_streams_give_every_token_once(kept: Start, layout: Layout) -> None:
-    engine = kept(layout)
+def test_streams_give_every_token_once(shared_engine: Start, layout: Layout) -> None:
+    engine = shared_engine(layout)
     texts = prompts(6, 13)
     other = engine.submit(texts[0], Sampling(max_tokens=5))
     number = engine.submit(texts[1], Sampling(max_tokens=9, n=2, temperature=1.0, seed=0))
-    seen: dict[int, list[int]] = {0: [], 1: []}
+    observed: dict[int, list[int]] = {0: [], 1: []}
     for piece in engine.stream(number):
-        seen[piece.sample] += piece.tokens
-    assert tokens_of(engine.result(number)) == [seen[0], seen[1]]
+        observed[piece.sample] += piece.tokens
+    assert tokens_of(engine.result(number)) == [observed[0], observed[1]]
     engine.run()
     assert len(tokens_of(engine.result(other))[0]) == 5
     sound(engine)
@@ -155,9 +155,11 @@ def test_streams_give_every_token_once(kept: Start, layout: Layout) -> None:
 )
 @anywhere
 @pytest.mark.parametrize("steps", [0, 1, 2, 3, 7])
-def test_cancelling_at_every_stage(kept: Start, reference: Reference, layout: Layout, steps: int) -> None:
+def test_cancelling_at_every_stage(
+    shared_engine: Start, reference: Reference, layout: Layout, steps: int
+) -> None:
     """In flight, just joined, waiting: whoever stays makes the same tokens, and all memory comes back."""
-    engine = kept(layout, kv_tokens=200 * (2 if layout.partition == "requests" else 1))
+    engine = shared_engine(layout, kv_tokens=200 * (2 if layout.partition == "requests" else 1))
     texts = prompts(10, 20, 30, 11, 21, 31, 12, 22, 32)
     wishes = [Sampling(max_tokens=20), Sampling(max_tokens=20, n=2, temperature=1.0, seed=1)]
     wishes.append(Sampling(max_tokens=20, beams=2))
@@ -181,8 +183,8 @@ def test_cancelling_at_every_stage(kept: Start, reference: Reference, layout: La
     sound(engine)
 
 
-def test_the_last_one_cancelled_leaves_nothing(kept: Start) -> None:
-    engine = kept(LAYOUTS["rotational-3-by-requests"])
+def test_the_last_one_cancelled_leaves_nothing(shared_engine: Start) -> None:
+    engine = shared_engine(LAYOUTS["rotational-3-by-requests"])
     for steps in range(5):
         numbers = [engine.submit(text, Sampling(max_tokens=20)) for text in prompts(5, 9, 2, 7)]
         for _ in range(steps):
@@ -198,9 +200,11 @@ def test_the_last_one_cancelled_leaves_nothing(kept: Start) -> None:
 @pytest.mark.long(but=["grow-0"])
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("admission", ["reserve", "grow"])
-def test_coming_and_going_at_random(kept: Start, reference: Reference, seed: int, admission: str) -> None:
+def test_coming_and_going_at_random(
+    shared_engine: Start, reference: Reference, seed: int, admission: str
+) -> None:
     layout = LAYOUTS["rotational-3-by-requests"]
-    engine = kept(layout, kv_tokens=260, max_sequences=12, admission=admission)
+    engine = shared_engine(layout, kv_tokens=260, max_sequences=12, admission=admission)
     draws = random.Random(seed)
     lengths = (3, 8, 15, 24, 40)
     texts = prompts(*lengths)
@@ -218,18 +222,18 @@ def test_coming_and_going_at_random(kept: Start, reference: Reference, seed: int
 
     for step in range(100):
         for _ in range(draws.choice([0, 0, 1, 2])):
-            which, asked = draws.randrange(len(texts)), wish()
-            here[engine.submit(texts[which], asked)] = (which, asked)
+            which, requested = draws.randrange(len(texts)), wish()
+            here[engine.submit(texts[which], requested)] = (which, requested)
         if here and draws.random() < 0.3:
-            gone = draws.choice(list(here))
-            del here[gone]
-            engine.cancel(gone)
-            engine.result(gone)
+            lost = draws.choice(list(here))
+            del here[lost]
+            engine.cancel(lost)
+            engine.result(lost)
         for number in engine.step().ended:
-            which, asked = here.pop(number)
+            which, requested = here.pop(number)
             made = engine.result(number).completions
-            if asked == Sampling(max_tokens=asked.max_tokens):
-                expected = reference("llama-gqa", tuple(texts[which]), asked.max_tokens)
+            if requested == Sampling(max_tokens=requested.max_tokens):
+                expected = reference("llama-gqa", tuple(texts[which]), requested.max_tokens)
                 assert list(made[0].tokens) == expected
                 checked += 1
         if step % 10 == 9:
@@ -259,13 +263,13 @@ def test_records_are_available_at_any_time(start: Start) -> None:
     engine = start(LAYOUTS["rotational-3-by-requests"])
     for text in prompts(5, 9, 2, 7):
         engine.submit(text, Sampling(max_tokens=12))
-    seen = [0]
+    observed = [0]
     while not engine.idle:
         engine.step()
         records = engine.core.records()
-        seen.append(len(records))
-    assert seen == sorted(seen)
-    assert seen[1] > 0
+        observed.append(len(records))
+    assert observed == sorted(observed)
+    assert observed[1] > 0
     sound(engine)
 
 

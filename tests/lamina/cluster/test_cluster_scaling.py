@@ -35,7 +35,7 @@ def load() -> Load:
     ("layout", "admission"), [*((name, "reserve") for name in LAYOUTS), ("requests", "grow")]
 )
 def test_out_and_in_again(layout: str, admission: str, load: Load, start: Start) -> None:
-    wanted = play(start(LAYOUTS[layout], kv_tokens=KV_TOKENS, admission=admission), load)
+    expected = play(start(LAYOUTS[layout], kv_tokens=KV_TOKENS, admission=admission), load)
     engine = start(LAYOUTS[layout], kv_tokens=KV_TOKENS, admission=admission)
     wishes = {4: 2, 11: 1, 17: 2}
 
@@ -46,7 +46,7 @@ def test_out_and_in_again(layout: str, admission: str, load: Load, start: Start)
             assert engine.kv_tokens == wishes[step] * KV_TOKENS
             engine.check_integrity()
 
-    assert play(engine, load, scale) == wanted
+    assert play(engine, load, scale) == expected
     assert engine.core.layout.attention_workers == 2
     assert engine.faults == []
     sound(engine)
@@ -66,7 +66,7 @@ def test_requests_are_spread_over_all(load: Load, start: Start) -> None:
 
 def test_workers_killed_before_and_after(load: Load, start: Start) -> None:
     """So that some are found lost while the last iterations end, or while all meet."""
-    wanted = play(start(LAYOUTS["requests"], kv_tokens=KV_TOKENS), load)
+    expected = play(start(LAYOUTS["requests"], kv_tokens=KV_TOKENS), load)
     engine = start(LAYOUTS["requests"], kv_tokens=KV_TOKENS)
     wishes = {4: (2, "attention 0"), 8: (1, "model 1"), 12: (2, "model 0")}
 
@@ -76,7 +76,7 @@ def test_workers_killed_before_and_after(load: Load, start: Start) -> None:
             engine.scale(attention_workers=wishes[step][0])
             engine.inject_fault(engine.workers[-1])
 
-    assert play(engine, load, scale) == wanted
+    assert play(engine, load, scale) == expected
     assert len(engine.faults) >= len(wishes)
     sound(engine)
 
@@ -87,7 +87,7 @@ def test_one_kv_head_is_stored_by_all_who_share_its_queries(load: Load, start: S
     layout = shared(2, 2, pipelining="serial")
     engine = start(layout, "deepseek-v3", kv_tokens=None, kv_bytes=2 * 300 * token_bytes)
     assert engine.kv_tokens == 300
-    wanted = play(engine, load)
+    expected = play(engine, load)
 
     def change(step: int) -> None:
         if step == 4:
@@ -96,7 +96,7 @@ def test_one_kv_head_is_stored_by_all_who_share_its_queries(load: Load, start: S
             engine.scale(attention_workers=4)
             assert engine.kv_tokens == 300
 
-    assert play(engine, load, change) == wanted
+    assert play(engine, load, change) == expected
     assert len(engine.faults) == 1
     sound(engine)
 

@@ -31,14 +31,14 @@ def _compete(core: int) -> None:
         pass
 
 
-def _work(core: int, told: Connection) -> None:
+def _work(core: int, reported: Connection) -> None:
     os.sched_setaffinity(0, {core})
     effort, began = Effort(), time.monotonic()
     before_s, _ = effort.look()
     while time.monotonic() - began < 2:
         pass
     computed_s, blocked_s = effort.look()
-    told.send((computed_s - before_s, blocked_s))
+    reported.send((computed_s - before_s, blocked_s))
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from lamina.fhbn import ChannelClosedError, ChannelCorruptedError, ChannelTimeou
 from lamina.kv import ArenaShape
 
 SHAPE = ArenaShape(layers=2, kv_heads=2, head_dim=16, dtype=torch.float32)
-NOBODY_SAYS = 0.02  # seconds
+SILENCE_S = 0.02  # seconds
 
 
 class Attention(KvTaker):
@@ -47,9 +47,9 @@ class Attention(KvTaker):
     def has(self, name: int, tokens: int, shared: int = 0) -> bool:
         """Whether all of a sequence's own KV is what was sent."""
         for layer in range(SHAPE.layers):
-            wanted = kv(name, layer, shared, tokens)
-            found = self.arena.read(layer, name)
-            if not all(torch.equal(a[-len(b) :], b) for a, b in zip(found, wanted, strict=True)):
+            expected = kv(name, layer, shared, tokens)
+            result = self.arena.read(layer, name)
+            if not all(torch.equal(a[-len(b) :], b) for a, b in zip(result, expected, strict=True)):
                 return False
         return True
 
@@ -271,7 +271,7 @@ def test_waiting_ends_in_time(attention: Attention) -> None:
     sender, receiver = channel("attention 0")
     attention.expect(1, 20)
     with pytest.raises(ChannelTimeoutError, match="nothing came from prefill 0 in time"):
-        attention.pull.recv(receiver, NOBODY_SAYS)
+        attention.pull.recv(receiver, SILENCE_S)
     sender.close()
     with pytest.raises(ChannelClosedError):
         attention.pull.recv(receiver, 30)
@@ -280,7 +280,7 @@ def test_waiting_ends_in_time(attention: Attention) -> None:
 def test_prefill_is_not_polled_without_expected_kv(attention: Attention) -> None:
     sender, receiver = channel("attention 0")
     send(attention.prefill[0], 1, 20)
-    threading.Timer(NOBODY_SAYS, sender.send, [b"qkv"]).start()
+    threading.Timer(SILENCE_S, sender.send, [b"qkv"]).start()
     attention.pull.recv(receiver, 30).release()
     attention.pull.until(lambda _: False)
     assert attention.looks == 0

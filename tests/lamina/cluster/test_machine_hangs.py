@@ -32,7 +32,7 @@ def test_a_stopped_fork_server_and_a_lost_worker(
     """Without a deadline the front end would wait for it for ever."""
     monkeypatch.setattr(machine, "SILENT_S", 3.0)
     with Machine() as own, Engine(saved("llama-gqa"), layout=shared(1, 1), machine=own, kv_tokens=2000) as it:
-        wanted = play(it, load)
+        expected = play(it, load)
         server = own._process
         assert server is not None
 
@@ -41,7 +41,7 @@ def test_a_stopped_fork_server_and_a_lost_worker(
                 os.kill(server.pid, signal.SIGSTOP)
                 it.inject_fault("attention 0")
 
-        assert play(it, load, inject_fault) == wanted
+        assert play(it, load, inject_fault) == expected
         assert server.returncode == -signal.SIGKILL
         assert {name for fault in it.faults for name in fault.workers} == set(it.workers)
         sound(it)
@@ -74,10 +74,10 @@ def test_a_process_that_is_stopped_does_not_run() -> None:
 def test_one_that_runs_has_longer_to_answer(monkeypatch: pytest.MonkeyPatch, running: bool) -> None:
     monkeypatch.setattr(heartbeat, "ANSWER_S", 0.05)
     monkeypatch.setattr(heartbeat, "BUSY_ANSWER_S", 1e9 if running else 0.05)
-    asked: list[int] = []
+    requests: list[int] = []
 
     def look(number: int) -> bool:
-        asked.append(number)
+        requests.append(number)
         return running
 
     secret = new_secret()
@@ -88,7 +88,7 @@ def test_one_that_runs_has_longer_to_answer(monkeypatch: pytest.MonkeyPatch, run
             monitor.add(3, link.control)
             assert monitor.look() == {}  # it is asked, and does not answer
             if running:
-                eventually(lambda: monitor.look() == {} and len(asked) > 1)
+                eventually(lambda: monitor.look() == {} and len(requests) > 1)
             else:
                 eventually(lambda: list(monitor.look()) == [3])
 

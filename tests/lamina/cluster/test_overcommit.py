@@ -17,7 +17,7 @@ from lamina.kv.arena import PAGE_TOKENS
 # Of all devices together, and as many beside them.
 PAGES, OVERCOMMIT = 6, 9.0
 HEADS, REQUESTS = shared(2, 2, batches=3), shared(2, 2, batches=3, partition="requests")
-Wanted = Callable[[str], list[list[list[int]]]]
+ExpectedTokens = Callable[[str], list[list[list[int]]]]
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def load() -> Load:
 
 
 @pytest.fixture(scope="module")
-def wanted(saved: Saved, machine: Machine, load: Load) -> Wanted:
+def expected_tokens(saved: Saved, machine: Machine, load: Load) -> ExpectedTokens:
     """What an engine with memory enough makes of it."""
 
     @functools.cache
@@ -76,11 +76,16 @@ def faults(engine: Engine) -> Faults:
     ],
 )
 def test_tokens_are_those_of_memory_enough(
-    layout: Any, family: str, options: dict[str, Any], load: Load, wanted: Wanted, small: Start
+    layout: Any,
+    family: str,
+    options: dict[str, Any],
+    load: Load,
+    expected_tokens: ExpectedTokens,
+    small: Start,
 ) -> None:
     engine = small(layout, family, **options)
     assert engine.kv_tokens == (1 + OVERCOMMIT) * PAGES * PAGE_TOKENS
-    assert play(engine, load) == wanted(family)
+    assert play(engine, load) == expected_tokens(family)
     assert engine.paging().keys() == {name for name in engine.workers if name.startswith("attention")}
     assert faults(engine).moved > 0
     assert faults(engine).in_place > 0
@@ -94,7 +99,7 @@ def test_tokens_are_those_of_memory_enough(
     ids=["requests-llama-gqa", "heads-llama-gqa", "requests-gpt-oss", "heads-deepseek-v3"],
 )
 def test_workers_that_are_lost_begin_with_empty_pages(
-    layout: Any, family: str, load: Load, wanted: Wanted, small: Start
+    layout: Any, family: str, load: Load, expected_tokens: ExpectedTokens, small: Start
 ) -> None:
     engine = small(layout, family)
 
@@ -102,27 +107,29 @@ def test_workers_that_are_lost_begin_with_empty_pages(
         if step % 7 == 3:
             engine.inject_fault(engine.workers[-1 - step // 7 % len(engine.workers)])
 
-    assert play(engine, load, inject_fault) == wanted(family)
+    assert play(engine, load, inject_fault) == expected_tokens(family)
     assert any(fault.kv_tokens for fault in engine.faults)
     sound(engine)
     engine.inject_fault("attention 1")
     assert engine.paging()["attention 1"] == Faults()
-    assert play(engine, load) == wanted(family)
+    assert play(engine, load) == expected_tokens(family)
     assert faults(engine).in_place > 0
 
 
-def test_more_attention_workers_with_as_many_pages_each(load: Load, wanted: Wanted, small: Start) -> None:
+def test_more_attention_workers_with_as_many_pages_each(
+    load: Load, expected_tokens: ExpectedTokens, small: Start
+) -> None:
     engine = small(shared(1, 1))
 
     def scale(step: int) -> None:
         if step == 4:
             engine.scale(attention_workers=2)
 
-    assert play(engine, load, scale) == wanted("llama-gqa")
+    assert play(engine, load, scale) == expected_tokens("llama-gqa")
     assert engine.kv_tokens == 2 * (1 + OVERCOMMIT) * PAGES * PAGE_TOKENS
     assert len(engine.paging()) == 2
     sound(engine)
 
 
-def test_without_overcommit_there_is_no_paging(kept: Start) -> None:
-    assert kept(shared(1, 1)).paging() == {}
+def test_without_overcommit_there_is_no_paging(shared_engine: Start) -> None:
+    assert shared_engine(shared(1, 1)).paging() == {}

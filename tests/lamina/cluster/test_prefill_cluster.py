@@ -33,7 +33,7 @@ from lamina.cluster.messages import Forget, KvStored, PrefillFailed
 from lamina.cluster.prefill_dispatch import PrefillDispatch, PrefillRequest
 from lamina.serve import EngineError
 
-HELD = Path(__file__).with_name("held.py")
+STAGED = Path(__file__).with_name("staged.py")
 LONG, WRONG = 60, 13  # as there
 POSITIONS = 2048
 LAYOUTS = {
@@ -60,8 +60,8 @@ def test_tokens_are_the_originals(layout: str, start: Start, reference: Referenc
     texts = prompts(30, 1, 700, 2, 45)
     results = engine.generate(texts, Sampling(max_tokens=9, ignore_eos=True))
     for text, result in zip(texts, results, strict=True):
-        wanted = reference("llama-gqa", tuple(text), 9, layers=3, positions=POSITIONS)
-        assert tokens_of(result) == [wanted]
+        expected = reference("llama-gqa", tuple(text), 9, layers=3, positions=POSITIONS)
+        assert tokens_of(result) == [expected]
     sound(engine)
     assert engine.workers[-1].startswith("prefill ")
 
@@ -69,10 +69,10 @@ def test_tokens_are_the_originals(layout: str, start: Start, reference: Referenc
 @pytest.mark.long(but=["requests"])
 @pytest.mark.parametrize("layout", ["heads", "requests"])
 def test_requests_of_all_kinds(layout: str, load: Load, start: Start) -> None:
-    wanted = play(start(shared(1, 1)), load)
+    expected = play(start(shared(1, 1)), load)
     engine = start(LAYOUTS[layout])
-    assert play(engine, load) == wanted
-    assert play(engine, load) == wanted
+    assert play(engine, load) == expected
+    assert play(engine, load) == expected
     sound(engine)
     assert not engine.faults
 
@@ -81,57 +81,60 @@ def test_requests_of_all_kinds(layout: str, load: Load, start: Start) -> None:
 @pytest.mark.parametrize(("layout", "kv_tokens"), [("heads", 150), ("requests", 260)])
 def test_preempted_requests_resume(layout: str, kv_tokens: int, load: Load, start: Start) -> None:
     """With what they have made since: of samples and beams each its own."""
-    wanted = play(start(shared(1, 1)), load)
+    expected = play(start(shared(1, 1)), load)
     engine = start(LAYOUTS[layout], admission="grow", kv_tokens=kv_tokens)
     preempted: list[int] = []
     numbers = [engine.submit(*request) for request in load]
     while not engine.idle:
         preempted += engine.step().preempted
-    assert [tokens_of(engine.result(number)) for number in numbers] == wanted
+    assert [tokens_of(engine.result(number)) for number in numbers] == expected
     assert preempted
     sound(engine)
 
 
 @pytest.fixture(scope="module")
-def held_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptedMachine]:
+def staged_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptedMachine]:
     """Its prefill workers wait in the middle of long prompts while there is a file."""
-    with ScriptedMachine(HELD, tmp_path_factory.mktemp("held") / "file") as machine:
+    with ScriptedMachine(STAGED, tmp_path_factory.mktemp("staged") / "file") as machine:
         yield machine
 
 
 @pytest.fixture
-def held(held_machine: ScriptedMachine, saved: Saved) -> Iterator[Start]:
+def staged_engine(staged_machine: ScriptedMachine, saved: Saved) -> Iterator[Start]:
     """An engine in which whoever has a long prompt is staged until the file has gone."""
     started: list[Engine] = []
-    held_machine.file.touch()
+    staged_machine.file.touch()
 
     def make(layout: str = "requests", **options: Any) -> Engine:
         engine = Engine(
-            saved("llama-gqa"), layout=LAYOUTS[layout], machine=held_machine, **{"kv_tokens": 2000} | options
+            saved("llama-gqa"),
+            layout=LAYOUTS[layout],
+            machine=staged_machine,
+            **{"kv_tokens": 2000} | options,
         )
         started.append(engine)
         return engine
 
     yield make
-    held_machine.file.unlink(missing_ok=True)
+    staged_machine.file.unlink(missing_ok=True)
     for engine in started:
         engine.close()
 
 
 @pytest.fixture
-def release(held_machine: ScriptedMachine) -> Callable[[], None]:
-    return held_machine.file.unlink
+def release(staged_machine: ScriptedMachine) -> Callable[[], None]:
+    return staged_machine.file.unlink
 
 
 @pytest.mark.long(but=["serial"])
 @pytest.mark.parametrize("layout", ["serial", "heads", "requests"])
 def test_others_decode_while_a_prompt_is_computed(
-    layout: str, held: Start, release: Callable[[], None], start: Start
+    layout: str, staged_engine: Start, release: Callable[[], None], start: Start
 ) -> None:
     short, long = prompts(5, LONG + 20)
     wish = Sampling(max_tokens=25, ignore_eos=True)
-    wanted = play(start(shared(1, 1)), [(short, wish), (long, wish)])
-    engine = held(layout)
+    expected = play(start(shared(1, 1)), [(short, wish), (long, wish)])
+    engine = staged_engine(layout)
     first = engine.submit(short, wish)
     engine.step()
     second = engine.submit(long, wish)
@@ -139,17 +142,19 @@ def test_others_decode_while_a_prompt_is_computed(
     assert [step.size for step in steps] == [1] * 10, "nobody has waited for the prompt"
     assert not any(step.joined for step in steps)
     release()
-    found: list[int] = []
+    results: list[int] = []
     while not engine.idle:
-        found += engine.step().joined
-    assert found == [second]
-    assert [tokens_of(engine.result(number)) for number in (first, second)] == wanted
+        results += engine.step().joined
+    assert results == [second]
+    assert [tokens_of(engine.result(number)) for number in (first, second)] == expected
     sound(engine)
 
 
-def test_a_step_without_decoding_waits_for_a_prompt(held: Start, release: Callable[[], None]) -> None:
+def test_a_step_without_decoding_waits_for_a_prompt(
+    staged_engine: Start, release: Callable[[], None]
+) -> None:
     """Asleep, and until its first token."""
-    engine = held("heads")
+    engine = staged_engine("heads")
     (long,) = prompts(LONG + 1)
     number = engine.submit(long, Sampling(max_tokens=2, ignore_eos=True))
     threading.Timer(0.5, release).start()
@@ -165,11 +170,11 @@ def test_a_step_without_decoding_waits_for_a_prompt(held: Start, release: Callab
 @pytest.mark.long(but=["requests"])
 @pytest.mark.parametrize("layout", ["heads", "requests"])
 def test_cancelled_while_its_prompt_is_computed(
-    layout: str, held: Start, release: Callable[[], None]
+    layout: str, staged_engine: Start, release: Callable[[], None]
 ) -> None:
     """Its memory is for others at once, and what still comes of it harms nobody."""
     short, long, other = prompts(5, LONG + 20, LONG + 15)
-    engine = held(layout, max_sequences=3)
+    engine = staged_engine(layout, max_sequences=3)
     first = engine.submit(short, Sampling(max_tokens=20, ignore_eos=True))
     engine.step()
     second = engine.submit(long, Sampling(max_tokens=60, n=2, temperature=1.0))
@@ -184,17 +189,17 @@ def test_cancelled_while_its_prompt_is_computed(
     release()
     engine.run()
     assert engine.result(second).completions[0].tokens == ()
-    kept = [tokens_of(engine.result(number)) for number in (first, third)]
+    expected = [tokens_of(engine.result(number)) for number in (first, third)]
     wish = Sampling(max_tokens=20, ignore_eos=True)
-    assert play(engine, [(short, wish), (other, wish)]) == kept
+    assert play(engine, [(short, wish), (other, wish)]) == expected
     sound(engine)
 
 
 def test_the_last_one_cancelled_while_its_prompt_is_computed(
-    held: Start, release: Callable[[], None]
+    staged_engine: Start, release: Callable[[], None]
 ) -> None:
     short, long = prompts(5, LONG + 1)
-    engine = held("requests")
+    engine = staged_engine("requests")
     engine.submit(short, Sampling(max_tokens=3, ignore_eos=True))
     engine.step()
     number = engine.submit(long)
@@ -207,9 +212,9 @@ def test_the_last_one_cancelled_while_its_prompt_is_computed(
 
 
 @pytest.mark.parametrize("alone", [True, False])
-def test_a_prompt_that_cannot_be_computed_fails_alone(alone: bool, held: Start) -> None:
+def test_a_prompt_that_cannot_be_computed_fails_alone(alone: bool, staged_engine: Start) -> None:
     short, wrong = prompts(5, WRONG + 1)
-    engine = held("heads")
+    engine = staged_engine("heads")
     numbers = [] if alone else [engine.submit(short, Sampling(max_tokens=5, ignore_eos=True))]
     failing = engine.submit(wrong, Sampling(max_tokens=5))
     ended: list[int] = []
@@ -228,7 +233,7 @@ def test_a_prompt_that_cannot_be_computed_fails_alone(alone: bool, held: Start) 
 @pytest.mark.parametrize("layout", ["heads", "requests"])
 @pytest.mark.parametrize("victim", ["model 0", "attention 0", "attention 1", "prefill 0"])
 def test_workers_killed_while_prompts_are_computed(
-    layout: str, victim: str, held: Start, start: Start
+    layout: str, victim: str, staged_engine: Start, start: Start
 ) -> None:
     """Nobody waits for prefill workers after that, though they are still held."""
     texts = prompts(5, 20, LONG, LONG + 20, 7)
@@ -236,9 +241,9 @@ def test_workers_killed_while_prompts_are_computed(
         (text, Sampling(max_tokens=12, ignore_eos=True, **KINDS[i % len(KINDS)]))
         for i, text in enumerate(texts)
     ]
-    wanted = play(start(shared(1, 1)), load)
-    engine = held(layout)
-    assert play(engine, load, at(4, engine.inject_fault, victim)) == wanted
+    expected = play(start(shared(1, 1)), load)
+    engine = staged_engine(layout)
+    assert play(engine, load, at(4, engine.inject_fault, victim)) == expected
     (fault,) = engine.faults
     assert victim in fault.workers
     sound(engine)

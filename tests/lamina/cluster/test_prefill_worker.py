@@ -94,11 +94,11 @@ class Attention(KvTaker):
         self.pull.add(receiver)
 
     def matches(self, name: int, kv: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
-        for layer, wanted in enumerate(kv):
+        for layer, expected in enumerate(kv):
             # Of as many tokens the last one sees those that are kept.
-            first = self.arena.shape.sights[layer].first(len(wanted[0]))
-            for found, whole in zip(self.arena.read(layer, name), wanted, strict=True):
-                torch.testing.assert_close(found, whole[first:, self.heads], rtol=1e-4, atol=1e-5)
+            first = self.arena.shape.sights[layer].first(len(expected[0]))
+            for result, whole in zip(self.arena.read(layer, name), expected, strict=True):
+                torch.testing.assert_close(result, whole[first:, self.heads], rtol=1e-4, atol=1e-5)
 
 
 def role_of(served: Served, along: Along, front: ScriptedFrontEnd, heartbeat: Working) -> PrefillRole:
@@ -185,11 +185,11 @@ def text_of(tokens: int, seed: int = 0) -> list[int]:
 
 
 def headlines(attention: Attention) -> list[PieceHeader]:
-    found = []
+    results = []
     while attention.receiver.ready(0.2):
         with attention.receiver.recv() as message:
-            found.append(PieceHeader.from_wire(message))
-    return found
+            results.append(PieceHeader.from_wire(message))
+    return results
 
 
 @pytest.mark.parametrize("small_pieces", [False, True])

@@ -46,20 +46,20 @@ def load() -> Load:
 
 
 @pytest.fixture(scope="module")
-def wanted(load: Load, saved: Saved) -> list[list[list[int]]]:
+def expected_tokens(load: Load, saved: Saved) -> list[list[list[int]]]:
     return play(Engine(saved("llama-gqa"), kv_tokens=2000), load)
 
 
 @pytest.mark.parametrize(("admission", "kv_tokens"), [("reserve", 2000), ("grow", 260)])
 def test_in_one_process(
-    admission: str, kv_tokens: int, load: Load, wanted: list[list[list[int]]], saved: Saved
+    admission: str, kv_tokens: int, load: Load, expected_tokens: list[list[list[int]]], saved: Saved
 ) -> None:
     engine = Engine(saved("llama-gqa"), kv_tokens=kv_tokens, admission=admission, prompt_tokens=FEW)
     numbers = [engine.submit(*request) for request in load]
     steps = []
     while not engine.idle:
         steps.append(engine.step())
-    assert [tokens_of(engine.result(number)) for number in numbers] == wanted
+    assert [tokens_of(engine.result(number)) for number in numbers] == expected_tokens
     assert max(step.prompt_tokens for step in steps) <= FEW
     assert any(step.prompt_tokens and not step.joined and step.size for step in steps), (
         "a part, beside decoding"
@@ -69,9 +69,9 @@ def test_in_one_process(
 
 @pytest.mark.long(but=["requests"])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_on_workers(layout: str, load: Load, wanted: list[list[list[int]]], start: Start) -> None:
+def test_on_workers(layout: str, load: Load, expected_tokens: list[list[list[int]]], start: Start) -> None:
     engine = start(LAYOUTS[layout], prompt_tokens=FEW)
-    assert play(engine, load) == wanted
+    assert play(engine, load) == expected_tokens
     sound(engine)
     assert not engine.faults
 
@@ -79,7 +79,7 @@ def test_on_workers(layout: str, load: Load, wanted: list[list[list[int]]], star
 @pytest.mark.long(but=["model 0"])
 @pytest.mark.parametrize("victim", ["model 0", "attention 0"])
 def test_workers_killed_while_parts_are_computed(
-    victim: str, load: Load, wanted: list[list[list[int]]], start: Start
+    victim: str, load: Load, expected_tokens: list[list[list[int]]], start: Start
 ) -> None:
     """What was computed in parts is computed anew, in parts too."""
     engine = start(LAYOUTS["rotational"], prompt_tokens=FEW)
@@ -92,12 +92,12 @@ def test_workers_killed_while_parts_are_computed(
 
     def step() -> object:
         nonlocal most
-        told = step_of()
-        most = max(most, told.prompt_tokens)
-        return told
+        reported = step_of()
+        most = max(most, reported.prompt_tokens)
+        return reported
 
     engine.step = step  # type: ignore[method-assign, assignment]
-    assert play(engine, load, between) == wanted
+    assert play(engine, load, between) == expected_tokens
     assert most <= FEW
     (fault,) = engine.faults
     assert victim in fault.workers
@@ -164,8 +164,8 @@ def test_a_worker_that_gets_on_is_not_lost(layout: Layout, at_once: int, harmed:
     """However long it takes, also in one iteration: each chunk renews the deadline."""
     long, short = prompts(16 * 13, 5)
     engine = harmed(layout, {len(long): "slow"}, prompt_tokens=at_once)
-    found = play(engine, [(long, WISH), (short, WISH)])
-    assert [len(one[0]) for one in found] == [WISH.max_tokens] * 2
+    result = play(engine, [(long, WISH), (short, WISH)])
+    assert [len(one[0]) for one in result] == [WISH.max_tokens] * 2
     assert not engine.faults
     sound(engine)
 

@@ -96,12 +96,12 @@ def test_a_worker_that_is_slow_to_answer_is_not_lost(
 
 
 def test_an_actor_serves_the_next_engine(ray_machine: RayMachine, saved: Saved) -> None:
-    seen = []
+    observed = []
     for family in ("llama-gqa", "qwen3"):
         with Engine(saved(family), layout=Layout(), machine=ray_machine, kv_tokens=500) as engine:
             assert len(generated(engine)) == TOKENS
-            seen.append([spot.pid for spot in ray_machine.where(handles_of(engine))])
-    assert seen[0] == seen[1]
+            observed.append([spot.pid for spot in ray_machine.where(handles_of(engine))])
+    assert observed[0] == observed[1]
 
 
 def test_more_than_there_is(ray_machine: RayMachine, saved: Saved, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,8 +157,8 @@ def test_workers_on_cores(
         assert machine.ends([killed]) == {killed: -9}
         assert "killed" in machine.errors()
         assert list(engine.result(number).completions[0].tokens) == reference("llama-gqa", PROMPT, tokens)
-        kept, fresh = machine.where(handles_of(engine))
-        assert (kept.pid, fresh.node) == (model.pid, attention.node)
+        shared_engine, fresh = machine.where(handles_of(engine))
+        assert (shared_engine.pid, fresh.node) == (model.pid, attention.node)
         assert fresh.pid != attention.pid
         assert len(groups()) == before + 1
     assert len(groups()) == before

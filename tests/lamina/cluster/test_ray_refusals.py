@@ -138,8 +138,8 @@ def offering(monkeypatch: pytest.MonkeyPatch, *nodes: dict[str, float]) -> None:
 def test_resources_of_each_kind_of_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     offering(monkeypatch, {"CPU": 4.0, "memory_gpu": 1.5}, {"CPU": 2.0, "memory_gpu": 0.5})
     slots = ray_slots.Slots()
-    found = [slots.resource_of(kind) for kind in ("model", "prefill", "attention")]
-    assert found == ["CPU", "CPU", "memory_gpu"]
+    results = [slots.resource_of(kind) for kind in ("model", "prefill", "attention")]
+    assert results == ["CPU", "CPU", "memory_gpu"]
     slots.slots.append(ray_slots.Slot(None, 0, "compute_gpu"))
     assert slots.resource_of("model") == "compute_gpu", "whose node has just gone"
     ray_slots.require_room(["CPU"] * 6 + ["memory_gpu"])

@@ -55,8 +55,8 @@ def moment(recorder: StreamRecorder, comes: float) -> Any:
 
 
 def times(recorder: StreamRecorder) -> list[tuple[int, int]]:
-    (told,) = recorder.messages()
-    return [(row[-2], row[-1]) for row in told.rows.tolist()]
+    (reported,) = recorder.messages()
+    return [(row[-2], row[-1]) for row in reported.rows.tolist()]
 
 
 def test_finished_work_is_recorded_first(recorder: StreamRecorder) -> None:

@@ -27,8 +27,8 @@ class RoundingCache(transformers.DynamicCache):
         self._kv_dtype = kv_dtype
 
     def update(self, key_states: Any, value_states: Any, *more: Any, **others: Any) -> Any:
-        kept = (as_stored(one, self._kv_dtype) for one in (key_states, value_states))
-        return super().update(*kept, *more, **others)
+        rounded = (as_stored(one, self._kv_dtype) for one in (key_states, value_states))
+        return super().update(*rounded, *more, **others)
 
 
 def reference(
@@ -52,33 +52,33 @@ def test_tokens_are_those_of_transformers_with_rounded_kv(
     family: str, kv_dtype: KvDtype, small_model: SmallModel
 ) -> None:
     model = small_model(family)
-    wanted = [reference(model, kv_dtype, text, 40) for text in TEXTS]
+    expected = [reference(model, kv_dtype, text, 40) for text in TEXTS]
     for options in ({}, {"prompt_tokens": 7, "overlap": True}, {"kv_tokens": 128, "overcommit": 2.0}):
         engine = Engine(model, kv_dtype=kv_dtype, **({"kv_tokens": 1000} | options))
         results = engine.generate(TEXTS, Sampling(max_tokens=40))
         engine.check_integrity()
-        assert [tokens_of(result)[0] for result in results] == wanted
+        assert [tokens_of(result)[0] for result in results] == expected
 
 
 @pytest.mark.parametrize("kv_dtype", ROUND)
 def test_rounding_shows(kv_dtype: KvDtype, small_model: SmallModel) -> None:
     """Or the other tests would show nothing; and it is small."""
     model = small_model("llama-gqa")
-    seen = []
+    observed = []
     for which in ("auto", kv_dtype):
         engine = Engine(model, kv_tokens=1000, kv_dtype=which)
         done = engine.generate([TEXTS[2]], Sampling(max_tokens=1, logprobs=0))[0].completions[0]
         assert done.logprobs is not None
-        seen.append(done.logprobs[0].chosen)
-    assert 0 < abs(seen[0] - seen[1]) < 0.05
+        observed.append(done.logprobs[0].chosen)
+    assert 0 < abs(observed[0] - observed[1]) < 0.05
 
 
 @pytest.mark.parametrize("kv_dtype", ROUND)
 def test_preempted_requests_make_the_same_tokens(kv_dtype: KvDtype, small_model: SmallModel) -> None:
     model, load = small_model("llama-gqa"), mixed(8)
-    wanted = play(Engine(model, kv_tokens=2000, kv_dtype=kv_dtype), load)
+    expected = play(Engine(model, kv_tokens=2000, kv_dtype=kv_dtype), load)
     engine = Engine(model, kv_tokens=150, admission="grow", kv_dtype=kv_dtype)
-    assert play(engine, load) == wanted
+    assert play(engine, load) == expected
     engine.check_integrity()
 
 
@@ -102,14 +102,14 @@ LAYOUTS = {
 def test_workers_make_the_tokens_of_one_process(layout: str, load: Load, start: Start, saved: Saved) -> None:
     """Also when each of them is lost, and KV is computed again."""
     of, family, kv_dtype = LAYOUTS[layout]
-    wanted = play(Engine(saved(family), kv_tokens=2000, kv_dtype=kv_dtype), load)
+    expected = play(Engine(saved(family), kv_tokens=2000, kv_dtype=kv_dtype), load)
     engine = start(of, family, kv_dtype=kv_dtype)
 
     def inject_fault(step: int) -> None:
         if step % 6 == 4:
             engine.inject_fault(engine.workers[step // 6 % len(engine.workers)])
 
-    assert play(engine, load, inject_fault) == wanted
+    assert play(engine, load, inject_fault) == expected
     assert engine.faults
     sound(engine)
 
@@ -117,12 +117,12 @@ def test_workers_make_the_tokens_of_one_process(layout: str, load: Load, start: 
 @pytest.mark.parametrize("kv_dtype", ROUND)
 def test_dividing_heads_changes_no_bit(kv_dtype: KvDtype, start: Start) -> None:
     wish = Sampling(max_tokens=12, logprobs=2)
-    seen = []
+    observed = []
     for workers, partition in ((1, "heads"), (2, "heads"), (2, "requests")):
         layout: Layout = shared(1, workers, partition=partition)
         engine = start(layout, dtype=torch.bfloat16, kv_dtype=kv_dtype)
-        seen.append([result.completions for result in engine.generate(TEXTS, wish)])
-    assert seen[0] == seen[1] == seen[2]
+        observed.append([result.completions for result in engine.generate(TEXTS, wish)])
+    assert observed[0] == observed[1] == observed[2]
 
 
 @pytest.mark.parametrize("kv_dtype", ROUND)

@@ -27,9 +27,9 @@ def test_workers_forget_the_warm_up(layout: Layout, start: Start) -> None:
     records = engine.records()
     assert records is not None
     assert not check_schedule(records, engine.schedule)
-    told = {(step.batch, step.iteration) for step in steps if step.size}
+    reported = {(step.batch, step.iteration) for step in steps if step.size}
     known = records.of_iterations
-    assert set(zip(known.batch.tolist(), known.iteration.tolist(), strict=True)) == told
+    assert set(zip(known.batch.tolist(), known.iteration.tolist(), strict=True)) == reported
     # In their turns from the first batch on, as of an engine that has just been made.
     assert [step.batch for step in steps if step.size][: engine.schedule.batches] == [
         *range(engine.schedule.batches)

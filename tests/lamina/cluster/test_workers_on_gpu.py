@@ -48,13 +48,13 @@ def test_tokens_are_those_of_transformers(layout: Any, backend: str, check: Chec
 @pytest.mark.parametrize("how", ["kill", "stop"])
 def test_a_lost_worker_is_replaced(how: str, start: Start) -> None:
     load, layout = mixed(6), shared(1, 1, model_on="cuda")
-    wanted = play(start(replace(layout, model_on="cpu"), FAMILY), load)
+    expected = play(start(replace(layout, model_on="cpu"), FAMILY), load)
     engine = start(layout, FAMILY, backend="cudagraph")
 
     def inject_fault(step: int) -> None:
         if step == 4:
             engine.inject_fault(next(name for name in engine.workers if "model" in name), how)
 
-    assert play(engine, load, inject_fault) == wanted
+    assert play(engine, load, inject_fault) == expected
     sound(engine)
     assert engine.faults

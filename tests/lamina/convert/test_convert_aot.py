@@ -35,7 +35,7 @@ class _Compiled:
         return sorted((self.home / "slices").iterdir())
 
 
-def _graph_kept(exported: Any, package_path: str, inductor_configs: object) -> None:
+def _stored_graph(exported: Any, package_path: str, inductor_configs: object) -> None:
     del inductor_configs
     torch.export.save(exported, package_path)
 
@@ -56,7 +56,7 @@ def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("LAMINABENCH_HOME", str(home))
         if request.param == "graph":
-            patched.setattr(torch._inductor, "aoti_compile_and_package", _graph_kept)
+            patched.setattr(torch._inductor, "aoti_compile_and_package", _stored_graph)
             patched.setattr(torch._inductor, "aoti_load_package", _graph_loaded)
         model = seeded(tiny("OPT", num_hidden_layers=1, ffn_dim=96))
         conversion = convert(model)
@@ -126,17 +126,17 @@ def test_no_compiler_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_device_without_a_number_and_the_first_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    asked: list[int] = []
+    requests: list[int] = []
 
     def load(_: str, device_index: int) -> Any:
-        asked.append(device_index)
+        requests.append(device_index)
         raise RuntimeError("enough")
 
     monkeypatch.setattr(torch._inductor, "aoti_load_package", load)
     for device in ("cpu", "cuda:0", "cuda:1"):
         with pytest.raises(RuntimeError, match="enough"):
             aot._load(tmp_path / "piece.pt2", device)
-    assert asked == [-1, 0, 1]
+    assert requests == [-1, 0, 1]
 
 
 def test_other_code_arguments_devices_or_compilers_have_other_files(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,12 +23,12 @@ def test_a_checkpoint_is_enough(family: str) -> None:
     decodes(model, conversion, conversion.bind(_tensors(model)))
 
 
-@pytest.mark.parametrize("kept", ["model.embed_tokens.weight", "lm_head.weight"])
-def test_either_name_of_a_tied_weight_is_enough(kept: str) -> None:
+@pytest.mark.parametrize("saved", ["model.embed_tokens.weight", "lm_head.weight"])
+def test_either_name_of_a_tied_weight_is_enough(saved: str) -> None:
     model = seeded(tiny("Llama", tie_word_embeddings=True))
     tensors = _tensors(model)
     pair = {"model.embed_tokens.weight", "lm_head.weight"}
-    tensors = {name: tensor for name, tensor in tensors.items() if name not in pair - {kept}}
+    tensors = {name: tensor for name, tensor in tensors.items() if name not in pair - {saved}}
     conversion = convert(model)
     bound = conversion.bind(tensors)
     assert bound[0].weights[0].data_ptr() == bound[-1].weights[-1].data_ptr()

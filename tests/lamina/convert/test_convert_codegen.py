@@ -76,8 +76,8 @@ def test_source_computes_bit_for_bit_what_was_traced(family: str, changes: dict[
                 values.update(zip(weights, bound.weights, strict=True))
                 _interpret(one.program, values)
                 expected = [values[name] for piece in one.program.pieces for name in piece.gives]
-                for got, wanted in zip(ours, expected, strict=True):
-                    assert torch.equal(got, wanted)
+                for got, required in zip(ours, expected, strict=True):
+                    assert torch.equal(got, required)
 
 
 def test_source_is_python_that_names_weights() -> None:

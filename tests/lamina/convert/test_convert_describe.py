@@ -40,10 +40,10 @@ def test_transferred_bytes_are_counted_from_the_slices(index: int, key: str) -> 
 
 def test_a_description_is_json_and_complete() -> None:
     conversion = converted("Llama", num_hidden_layers=3)
-    told = json.loads(json.dumps(describe(conversion)))
-    assert [one["class"] for one in told["slices"]] == [one.class_index for one in conversion.slices]
-    assert all(one["agrees"] for one in told["transfer"])
-    middle = told["slices"][1]
+    reported = json.loads(json.dumps(describe(conversion)))
+    assert [one["class"] for one in reported["slices"]] == [one.class_index for one in conversion.slices]
+    assert all(one["agrees"] for one in reported["transfer"])
+    middle = reported["slices"][1]
     kinds = [[one["kind"] for one in part["instructions"]] for part in middle["parts"]]
     assert [part.count("product") for part in kinds] == [5, 2, 0]
     assert middle["cut_bytes"] == sum(value["bytes"] for value in middle["cut"]) == conversion.cut_bytes[1]

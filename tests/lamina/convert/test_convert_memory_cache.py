@@ -30,16 +30,16 @@ def test_the_same_architecture_is_known(traced: list[Any]) -> None:
 def test_different_options_are_converted_separately(traced: list[Any]) -> None:
     config = tiny("Llama", **CHANGES)
     scaled = tiny("Llama", attention_bias=True, **CHANGES)
-    found = [
+    results = [
         convert(config, torch.float32),
         convert(config, torch.bfloat16),
         convert(config, torch.float32, rope="recompute"),
         convert(scaled, torch.float32),
     ]
-    assert len(traced) == len(found)
+    assert len(traced) == len(results)
     again = convert(scaled, torch.float32)
-    assert len(traced) == len(found)
-    assert again.slices is found[-1].slices
+    assert len(traced) == len(results)
+    assert again.slices is results[-1].slices
 
 
 def test_the_other_rope_mode_cuts_the_same_graph(traced: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:

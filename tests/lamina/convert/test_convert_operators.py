@@ -65,7 +65,7 @@ def _into_out(u: Tensor, x: Tensor) -> Tensor:
     return result
 
 
-def _view_kept(u: Tensor, x: Tensor) -> Tensor:
+def _retained_view(u: Tensor, x: Tensor) -> Tensor:
     y = u.clone()
     view = y.view(-1)
     y.add_(x)
@@ -92,12 +92,12 @@ def _over_everything(u: Tensor, _: Tensor) -> Tensor:
     return u / u.sum()
 
 
-@pytest.mark.long(but=["_view_kept-*", "_over_requests-*"])
+@pytest.mark.long(but=["_retained_view-*", "_over_requests-*"])
 @pytest.mark.parametrize(
     ("compute", "code"),
     [
         (_into_out, "convert-writes-in-place"),
-        (_view_kept, "convert-writes-under-view"),
+        (_retained_view, "convert-writes-under-view"),
         (_written_through_dropout, "convert-writes-in-place"),
         (_of_another_type, "convert-writes-other-type"),
         (_over_requests, "convert-mixes-requests"),

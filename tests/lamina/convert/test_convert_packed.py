@@ -85,11 +85,11 @@ def test_a_row_without_numbers_is_alone_with_it() -> None:
     weight, x = _drawn((32, 32), (40, 32))
     expected = linear(x, in_panels(weight))
     x[3, 5], x[33, 0] = float("nan"), float("inf")
-    found = linear(x, in_panels(weight))
+    result = linear(x, in_panels(weight))
     rest = [row for row in range(40) if row not in (3, 33)]
-    assert torch.equal(found[rest], expected[rest])
-    assert found[3].isnan().all()
-    assert not found[33].isfinite().any()
+    assert torch.equal(result[rest], expected[rest])
+    assert result[3].isnan().all()
+    assert not result[33].isfinite().any()
 
 
 @needs_panels

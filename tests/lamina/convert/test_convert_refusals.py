@@ -189,8 +189,8 @@ def test_types_that_slices_do_not_compute_in(dtype: Any) -> None:
 
 def test_types_by_their_names() -> None:
     for name in ("bfloat16", "torch.float16"):
-        wanted = getattr(torch, name.removeprefix("torch."))
-        assert converted("Llama", name, num_hidden_layers=1).dtype == wanted
+        expected = getattr(torch, name.removeprefix("torch."))
+        assert converted("Llama", name, num_hidden_layers=1).dtype == expected
 
 
 def test_outputs_besides_logits_are_not_requested() -> None:

@@ -108,19 +108,19 @@ def test_two_ranks_decode_what_one_does(check: Check, family: str, small_model: 
     # GPT-NeoX adds attention and MLP before anything else; experts looked up by token are kept whole, and
     # need a sum only for others beside them. Llama 4's are products with all experts.
     batched = hasattr(model.config, "num_experts_per_tok") and family != "llama4"
-    beside = family in {"glm4-moe", "deepseek-v2", "deepseek-v3"}
-    a_layer = 1 if family == "gpt-neox" or (batched and not beside) else 2
+    alongside = family in {"glm4-moe", "deepseek-v2", "deepseek-v3"}
+    a_layer = 1 if family == "gpt-neox" or (batched and not alongside) else 2
     # OPT-350M's embedding is projected, and its two last products need one sum instead of a gathering.
     last = (1, 0) if family == "opt-350m" else (0, 1)
     for rank in meeting.ranks:
         assert (rank.reduced, rank.gathered) == (steps * (a_layer * layers + last[0]), steps * last[1])
-    kept = sharded.describe().weights["whole"]
-    parts = (name.split(".")[-2] for name in kept if "experts" not in name)
+    saved = sharded.describe().weights["whole"]
+    parts = (name.split(".")[-2] for name in saved if "experts" not in name)
     projections = {part for part in parts if "_proj" in part}
     # What makes a latent is on all ranks, as the latent is; so is what a norm over all heads needs.
     latent = {"q_a_proj", "kv_a_proj_with_mqa"} if sharded.attentions[0].latent else set()
     assert projections == ({"q_proj", "k_proj"} if family == "minimax-m2" else latent)
-    assert any("experts" in name for name in kept) == batched
+    assert any("experts" in name for name in saved) == batched
 
 
 @pytest.mark.long(but=["2-split"])
@@ -130,9 +130,9 @@ def test_grouped_experts_are_split_where_their_rows_stay_aligned(
 ) -> None:
     model = seeded(tiny("Mixtral", num_local_experts=4, num_key_value_heads=4, intermediate_size=40))
     sharded, meeting = check(model, degree)
-    said = sharded.describe().weights
-    assert any("experts" in name for name in said["rows"]) == (experts == "split")
-    assert any("experts" in name for name in said["whole"]) == (experts == "whole")
+    message = sharded.describe().weights
+    assert any("experts" in name for name in message["rows"]) == (experts == "split")
+    assert any("experts" in name for name in message["whole"]) == (experts == "whole")
     assert meeting.ranks[0].reduced == 4 * 2 * (2 if experts == "split" else 1)
 
 
@@ -170,10 +170,10 @@ def test_experts_dealt_out_decode_what_one_rank_does(
     model.set_experts_implementation(form)
     sharded, meeting = check(model, degree, "ep")
     assert any("_grouped_mm" in kind.source for kind in sharded.classes) == (form == "grouped_mm")
-    said = sharded.describe().weights
+    message = sharded.describe().weights
     mixed = [name for name, layer in model.named_modules() if hasattr(layer, "experts")]
-    assert len(said["experts"]) == 2 * len(mixed)
-    assert all("experts.gate_up_proj" in name or "experts.down_proj" in name for name in said["experts"])
+    assert len(message["experts"]) == 2 * len(mixed)
+    assert all("experts.gate_up_proj" in name or "experts.down_proj" in name for name in message["experts"])
     # One sum after attention, one after the experts, with those beside them.
     assert meeting.ranks[0].reduced == 4 * 2 * len(sharded.attentions)
 
@@ -195,13 +195,13 @@ def test_ranks_have_their_own_experts_only() -> None:
     table: Any = model.get_parameter("model.layers.0.mlp.experts.down_proj").transpose(-1, -2)
     for rank in range(4):
         own = experts_of(rank, 4, experts)
-        (held,) = (
+        (stored,) = (
             weight
             for weight in sharded.bind(model, rank, Meeting(4).ranks[rank])[1].weights
             if weight.shape[1:] == table.shape[1:]
         )
-        assert torch.equal(held, table[own.start : own.stop])
-        assert held.untyped_storage().nbytes() == len(own) * table[0].nbytes
+        assert torch.equal(stored, table[own.start : own.stop])
+        assert stored.untyped_storage().nbytes() == len(own) * table[0].nbytes
 
 
 @pytest.mark.parametrize(
@@ -269,11 +269,11 @@ def test_a_rank_holds_its_share_of_the_weights_only(small_model: SMALL) -> None:
         whole = layer.post_attention_layernorm.weight if name == "norm" else modules[name].weight
         share = 1 if name == "norm" else 2
         assert weight.untyped_storage().nbytes() == whole.nbytes // share
-    said = sharded.describe()
+    message = sharded.describe()
     tensors = {tensor.data_ptr(): tensor.untyped_storage().nbytes() for b in bound for tensor in b.weights}
-    assert sum(tensors.values()) == said.rank_weight_bytes
+    assert sum(tensors.values()) == message.rank_weight_bytes
     embedding: Any = model.get_input_embeddings().weight
-    rank, whole = (size - embedding.nbytes for size in (said.rank_weight_bytes, said.weight_bytes))
+    rank, whole = (size - embedding.nbytes for size in (message.rank_weight_bytes, message.weight_bytes))
     assert rank < whole * 0.52
 
 
@@ -287,14 +287,14 @@ def test_a_tied_table_is_held_once(small_model: SMALL) -> None:
 
 
 def test_split_weights_are_described_by_name(small_model: SMALL) -> None:
-    said = convert(small_model("gpt2")).sharded(2).describe()
-    weights = said.weights
+    message = convert(small_model("gpt2")).sharded(2).describe()
+    weights = message.weights
     assert "transformer.h.1.mlp.c_proj.weight" in weights["rows"]
     assert "transformer.h.1.mlp.c_proj.bias" in weights["first"]
     assert "transformer.h.1.mlp.c_fc.bias" in weights["columns"]
     assert "transformer.h.0.attn.c_attn.weight[:, 0:64]" in weights["columns"]
     assert "transformer.wpe.weight" in weights["whole"]
-    assert said.collectives[1][1]["query"] == ["all_reduce", "all_reduce"]
+    assert message.collectives[1][1]["query"] == ["all_reduce", "all_reduce"]
 
 
 def test_slices_of_one_class_share_their_code() -> None:

@@ -35,13 +35,13 @@ def test_ranks_keep_their_elements_in_another_shape(
 ) -> None:
     old, new = (make_spec(dims, torch.float32) for dims in (before, after))
     split = Split(len(before) - 1, blocks, ORIGIN)
-    found = reshaped(split, old, new, 2)
+    result = reshaped(split, old, new, 2)
     whole = torch.arange(5 * old.bytes // 4).view(5, *old.row_shape[1:])
     for rank in range(2):
-        mine = share(whole, split, 2, rank)
-        local = share(whole.view(5, *new.row_shape[1:]), found, 2, rank)
-        assert torch.equal(mine.flatten(1), local.flatten(1))
-    back = reshaped(found, new, old, 2)
+        own = share(whole, split, 2, rank)
+        local = share(whole.view(5, *new.row_shape[1:]), result, 2, rank)
+        assert torch.equal(own.flatten(1), local.flatten(1))
+    back = reshaped(result, new, old, 2)
     assert (back.dim, back.blocks, back.origins) == (split.dim, split.blocks, split.origins)
 
 

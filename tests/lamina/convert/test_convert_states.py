@@ -10,7 +10,7 @@ from lamina.convert.trace import StateSpec
 SPECS = [StateSpec(layer, "recurrent", 0, (2, 3), torch.float32) for layer in range(2)]
 
 
-def held(memory: StateMemory, number: int, *names: int) -> list[float]:
+def stored(memory: StateMemory, number: int, *names: int) -> list[float]:
     """A number of each sequence's row, all of which are alike."""
     memory.selected = memory.rows(names)
     rows = memory.read(number)
@@ -22,21 +22,21 @@ def test_rows_begin_with_zeros_are_copied_and_stay_as_memory_grows() -> None:
     memory = StateMemory(SPECS, torch.device("cpu"))
     memory.reserve(2)
     memory.begin(5)
-    assert held(memory, 0, 5) == [0]
+    assert stored(memory, 0, 5) == [0]
     memory.write(0, torch.ones(1, 2, 3))
     memory.copy(5, 6)
     memory.begin(7)  # a third one
-    assert held(memory, 0, 7, 5, 6) == [0, 1, 1]
+    assert stored(memory, 0, 7, 5, 6) == [0, 1, 1]
     memory.write(0, torch.full((3, 2, 3), 4.0))
     memory.release([5])
     memory.begin(8)
-    assert held(memory, 0, 6, 8) == [4, 0]
+    assert stored(memory, 0, 6, 8) == [4, 0]
 
 
 def test_a_state_takes_memory_once_a_slice_uses_it() -> None:
     memory = StateMemory(SPECS, torch.device("cpu"))
     memory.reserve(4)
     memory.begin(1)
-    held(memory, 1, 1)
+    stored(memory, 1, 1)
     assert list(memory._tensors) == [1]
-    assert held(memory, 0, 1) == [0]
+    assert stored(memory, 0, 1) == [0]

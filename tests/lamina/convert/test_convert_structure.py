@@ -126,7 +126,7 @@ def test_threads_convert_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     with ThreadPoolExecutor(len(types)) as pool:
         # An architecture that no other test has, so that it is not known already.
         config = tiny("Llama", num_hidden_layers=1, intermediate_size=72)
-        found = list(pool.map(lambda dtype: convert(config, dtype), types))
-    for dtype, conversion in zip(types, found, strict=True):
+        results = list(pool.map(lambda dtype: convert(config, dtype), types))
+    for dtype, conversion in zip(types, results, strict=True):
         assert {value.spec.dtype for value in conversion.slices[1].program.weights} == {dtype}
     assert most == [1, 1]

@@ -16,13 +16,13 @@ from lamina.convert.fuse import Fused, Fusing, fuse
 needs_packing = pytest.mark.skipif(not packing.packs(), reason="this CPU has no products of bfloat16")
 
 
-def _found(family: str, dtype: torch.dtype = torch.bfloat16, **changes: Any) -> dict[str, int]:
+def _fused(family: str, dtype: torch.dtype = torch.bfloat16, **changes: Any) -> dict[str, int]:
     """In all slices together."""
-    found: Counter[str] = Counter()
+    result: Counter[str] = Counter()
     for kind in converted(family, dtype, **changes).classes:
         for name, count in kind.fused(Fusing(merge=False)).counts.items():
-            found[name] += count * len(kind.members)
-    return {name: count for name, count in found.items() if count}
+            result[name] += count * len(kind.members)
+    return {name: count for name, count in result.items() if count}
 
 
 # Two layers. The first norm of a model has no sum before it; of those of q and k none has.
@@ -37,17 +37,17 @@ def _found(family: str, dtype: torch.dtype = torch.bfloat16, **changes: Any) -> 
 def test_patterns_of_a_layer_are_matched(
     family: str, changes: dict[str, Any], norms: int, sums: int, rotations: int, gates: int
 ) -> None:
-    found = {"RMSNorm": norms, "sum and RMSNorm": sums, "rotary embedding": rotations}
-    assert _found(family, **changes) == {**found, "gated activation": gates}
+    result = {"RMSNorm": norms, "sum and RMSNorm": sums, "rotary embedding": rotations}
+    assert _fused(family, **changes) == {**result, "gated activation": gates}
     # Activations of float32 have no table.
-    assert _found(family, torch.float32, **changes) == found
+    assert _fused(family, torch.float32, **changes) == result
 
 
 def test_nothing_of_it_is_left_in_the_source() -> None:
     code = converted("Llama").classes[1].fused(Fusing()).code
     assert "add_rms_norm(context_1, linear_1, post_attention_layernorm_weight)" in code.text
-    for gone in ("rsqrt", "mean", "silu(", "cat(", " + ", " * "):
-        assert gone not in code.text
+    for lost in ("rsqrt", "mean", "silu(", "cat(", " + ", " * "):
+        assert lost not in code.text
 
 
 def test_products_of_one_value_are_one() -> None:

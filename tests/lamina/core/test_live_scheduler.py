@@ -164,9 +164,9 @@ def test_smaller_keys_are_served_first() -> None:
 def test_one_of_the_waiting_can_be_removed_wherever_it_stands() -> None:
     scheduler = LiveScheduler(1000, 1)
     rows = [scheduler.add(1, 1, key=key) for key in (1, 9, 5, 3)]
-    for gone in (rows[1], rows[2]):
-        assert gone is not None
-        scheduler.remove(gone)
+    for lost in (rows[1], rows[2]):
+        assert lost is not None
+        scheduler.remove(lost)
     assert scheduler.waiting == 2
     with pytest.raises(IndexError, match="no request has this row"):
         scheduler.remove(rows[1])

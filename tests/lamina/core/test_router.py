@@ -52,9 +52,9 @@ def test_equals_the_reference(
             if chosen is not None:
                 inside.append((chosen, prompt, output))
         elif what == "left" and inside:
-            gone = inside.pop(prompt % len(inside))
-            native.left(*gone)
-            plain.left(*gone)
+            lost = inside.pop(prompt % len(inside))
+            native.left(*lost)
+            plain.left(*lost)
         elif what in ("open", "close"):
             instance = prompt % len(instances)
             native.open(instance, what == "open")

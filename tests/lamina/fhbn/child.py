@@ -43,9 +43,9 @@ def fork_each() -> None:
         print(pid, flush=True)
 
 
-def play(secret: bytes, said: Sequence[str]) -> None:
+def play(secret: bytes, message: Sequence[str]) -> None:
     """Play the role."""
-    role, address, network, *log = said
+    role, address, network, *log = message
     network, _, habit = network.partition("+")
     if habit:
         nic = SoftNic(**{habit: True})

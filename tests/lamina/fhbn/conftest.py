@@ -59,11 +59,11 @@ def both() -> Iterator[Both]:
         def run(first: Callable[[], Any], second: Callable[[], Any]) -> tuple[Any, Any]:
             other = pool.submit(second)
             try:
-                mine = first()
+                own = first()
             except BaseException:
                 other.exception(timeout=60)
                 raise
-            return mine, other.result(timeout=60)
+            return own, other.result(timeout=60)
 
         yield run
 
@@ -187,8 +187,8 @@ def writers(monkeypatch: pytest.MonkeyPatch) -> dict[str, SoftWriter]:
     """What writes for a softnic's sender and for its receiver, once there are any."""
     made: dict[str, SoftWriter] = {}
 
-    def noted(*asked: Any, mirror: bool) -> SoftWriter:
-        writer = SoftWriter(*asked, mirror=mirror)
+    def noted(*requested: Any, mirror: bool) -> SoftWriter:
+        writer = SoftWriter(*requested, mirror=mirror)
         made["sender" if mirror else "receiver"] = writer
         return writer
 
@@ -249,8 +249,8 @@ def fork(listener: fhbn.Listener, secret: bytes) -> Iterator[Callable[..., Forke
         def start(role: str, network: str, *arguments: str | Path) -> Forked:
             assert parent.stdin is not None
             assert parent.stdout is not None
-            said = [secret.hex(), role, listener.address, network, *map(str, arguments)]
-            parent.stdin.write(json.dumps(said) + "\n")
+            messages = [secret.hex(), role, listener.address, network, *map(str, arguments)]
+            parent.stdin.write(json.dumps(messages) + "\n")
             parent.stdin.flush()
             child = Forked(int(parent.stdout.readline()))
             for last in (child.close, child.wait):
@@ -274,8 +274,8 @@ def end(child: subprocess.Popen[str]) -> None:
 @pytest.fixture(scope="session")
 def parts_of() -> Callable[[int], list[bytes]]:
     """What the child's message of a seqno says."""
-    found: Callable[[int], list[bytes]] = runpy.run_path(str(CHILD))["parts_of"]
-    return found
+    results: Callable[[int], list[bytes]] = runpy.run_path(str(CHILD))["parts_of"]
+    return results
 
 
 @pytest.fixture(scope="session")
@@ -283,10 +283,10 @@ def take(parts_of: Callable[[int], list[bytes]]) -> Callable[..., None]:
     """Receive one message, which must be the next one, and whole."""
 
     def call(receiver: fhbn.Receiver, timeout_s: float | None = None) -> None:
-        wanted = receiver.next_seqno
+        expected = receiver.next_seqno
         with receiver.recv(timeout_s) as message:
-            assert message.seqno == wanted
-            assert [bytes(part) for part in message] == parts_of(wanted)
+            assert message.seqno == expected
+            assert [bytes(part) for part in message] == parts_of(expected)
 
     return call
 

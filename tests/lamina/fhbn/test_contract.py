@@ -80,16 +80,16 @@ def test_held_messages_are_not_overwritten_and_are_released_in_any_order(
     if network != "gloo":
         with pytest.raises(fhbn.ChannelTimeoutError):
             sender.send(b"late", timeout_s=0.05)
-    held = [receiver.recv() for _ in range(4)]
+    stored = [receiver.recv() for _ in range(4)]
     assert not receiver.ready(), "what is held is not the next one"
     with pytest.raises(fhbn.ChannelError, match="channel-unusable"):
         receiver.recv()
     for index in (2, 1, 3):
-        held[index].release()
+        stored[index].release()
         assert receiver.consumed == sender.consumed == 0
-    assert bytes(held[0][0]) == bytes(size)
-    held[0].release()
-    held[0].release()  # once is enough
+    assert bytes(stored[0][0]) == bytes(size)
+    stored[0].release()
+    stored[0].release()  # once is enough
     assert receiver.consumed == 4
     assert not receiver.ready()
     for number in range(4, 8):

@@ -41,8 +41,8 @@ def test_messages_cross_both_ways_in_order(pair: Pair) -> None:
         for number in range(3):
             one.say({"number": number, "bytes": bytes(number), "list": [None, 1.5, "é"]}, soon())
         for number in range(3):
-            found = other.hear(soon())
-            assert found == {"number": number, "bytes": bytes(number), "list": [None, 1.5, "é"]}
+            result = other.hear(soon())
+            assert result == {"number": number, "bytes": bytes(number), "list": [None, 1.5, "é"]}
 
 
 def test_a_late_message_is_received_later(pair: Pair) -> None:

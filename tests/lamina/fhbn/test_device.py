@@ -109,23 +109,23 @@ def test_structs_lie_as_the_header_has_them(tmp_path: Path) -> None:
         "lamina_cuda_channel_buffer": device._Buffer,
         "lamina_cuda_ring_shape": rings._Shape,
     }
-    asked, wanted = [], []
+    requested, expected = [], []
     for name, struct in structs.items():
-        asked.append(f"sizeof({name})")
-        wanted.append(ctypes.sizeof(struct))
+        requested.append(f"sizeof({name})")
+        expected.append(ctypes.sizeof(struct))
         for field, *_ in struct._fields_:
-            asked.append(f"offsetof({name}, {field})")
-            wanted.append(getattr(struct, field).offset)
-    asked.append("sizeof(lamina_cuda_ring)")
-    wanted.append(DeviceRing.made_bytes)
-    asked += ["LAMINA_CUDA_CHANNEL_PARTS", "LAMINA_CUDA_CHANNEL_SENDS", "LAMINA_CUDA_CHANNEL_RECEIVES"]
-    wanted += [device.MOST_PARTS, device._SENDS, device._RECEIVES]
+            requested.append(f"offsetof({name}, {field})")
+            expected.append(getattr(struct, field).offset)
+    requested.append("sizeof(lamina_cuda_ring)")
+    expected.append(DeviceRing.made_bytes)
+    requested += ["LAMINA_CUDA_CHANNEL_PARTS", "LAMINA_CUDA_CHANNEL_SENDS", "LAMINA_CUDA_CHANNEL_RECEIVES"]
+    expected += [device.MOST_PARTS, device._SENDS, device._RECEIVES]
     for what in ("LATE", "LOST", "CLOSED", "CORRUPTED", "MISUSED"):
-        asked.append(f"LAMINA_CUDA_CHANNEL_{what}")
-    asked.append("LAMINA_CUDA_NIC_FAILED")
-    wanted += list(device._ERRORS)
+        requested.append(f"LAMINA_CUDA_CHANNEL_{what}")
+    requested.append("LAMINA_CUDA_NIC_FAILED")
+    expected += list(device._ERRORS)
     source = tmp_path / "ask.c"
-    prints = "\n".join(f'printf("%d\\n", (int)({one}));' for one in asked)
+    prints = "\n".join(f'printf("%d\\n", (int)({one}));' for one in requested)
     source.write_text(
         "#include <stddef.h>\n#include <stdio.h>\n"
         '#include "fhbn/cuda/channel.h"\n#include "fhbn/cuda/ring.h"\n'
@@ -133,8 +133,8 @@ def test_structs_lie_as_the_header_has_them(tmp_path: Path) -> None:
     )
     program = tmp_path / "ask"
     subprocess.run([compiler, "-std=c11", "-Werror", f"-I{CSRC}", source, "-o", program], check=True)
-    told = subprocess.run([program], check=True, capture_output=True, text=True).stdout
-    assert [int(line) for line in told.split()] == wanted
+    reported = subprocess.run([program], check=True, capture_output=True, text=True).stdout
+    assert [int(line) for line in reported.split()] == expected
 
 
 def test_the_segment_tells_where_it_is() -> None:

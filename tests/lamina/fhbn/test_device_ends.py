@@ -27,7 +27,7 @@ class FakeLibrary:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls: list[str] = []
         self.created: list[tuple[object, ...]] = []
-        self.found = 0, ""
+        self.result = 0, ""
         self.on_abort: Callable[[], None] = lambda: None
         self.on_destroy: Callable[[], None] = lambda: None
         self.unraisable: list[object] = []
@@ -44,7 +44,7 @@ class FakeLibrary:
             assert isinstance(channel, device._Channel)
             self.created.append(tuple(getattr(channel, field) for field, _ in channel._fields_))
             ctypes.cast(end, ctypes.POINTER(ctypes.c_void_p))[0] = 1  # type: ignore[arg-type]
-        return self.found if name == "channel_check" else (0, "")
+        return self.result if name == "channel_check" else (0, "")
 
 
 @pytest.fixture
@@ -110,18 +110,18 @@ def test_the_peer_sees_the_ring_closed_before_the_connection(fake: FakeLibrary) 
         theirs.setblocking(False)
         receiver = DeviceReceiver(segment(), "worker 1", [ours.fileno()], timeout_s=1)
         ours.close()
-        heard = []
+        received = []
 
         def look() -> None:
             try:
-                heard.append(theirs.recv(1))
+                received.append(theirs.recv(1))
             except BlockingIOError:
-                heard.append(None)
+                received.append(None)
 
         fake.on_destroy = look
         receiver.close()
         look()
-    assert heard == [None, b""]
+    assert received == [None, b""]
 
 
 def test_a_closed_end_says_so(fake: FakeLibrary) -> None:
@@ -147,7 +147,7 @@ def test_a_closed_end_says_so(fake: FakeLibrary) -> None:
 )
 def test_device_failures_have_their_own_error(fake: FakeLibrary, status: int, error: type[Exception]) -> None:
     with DeviceReceiver(segment(), "worker 1", timeout_s=1) as receiver:
-        fake.found = status, "so it is"
+        fake.result = status, "so it is"
         with pytest.raises(error, match="so it is") as raised:
             receiver.check()
         assert raised.type is error

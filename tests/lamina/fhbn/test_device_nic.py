@@ -56,9 +56,9 @@ def message(seed: int) -> list[bytes]:
 
 @pytest.fixture
 def from_device(links: Links, both: Both) -> Callable[..., tuple[DeviceSender, NicReceiver]]:
-    def make(network: str = "softnic", **asked: Any) -> tuple[DeviceSender, NicReceiver]:
+    def make(network: str = "softnic", **requested: Any) -> tuple[DeviceSender, NicReceiver]:
         made: tuple[DeviceSender, NicReceiver] = both(
-            lambda: links[0].device_sender("data", network=network, **asked),
+            lambda: links[0].device_sender("data", network=network, **requested),
             lambda: links[1].receiver(
                 "data", message_bytes=1 << 14, network=network, first_seqno=2**64 - 5, timeout_s=20
             ),
@@ -70,10 +70,10 @@ def from_device(links: Links, both: Both) -> Callable[..., tuple[DeviceSender, N
 
 @pytest.fixture
 def to_device(links: Links, both: Both) -> Callable[..., tuple[NicSender, DeviceReceiver]]:
-    def make(**asked: Any) -> tuple[NicSender, DeviceReceiver]:
+    def make(**requested: Any) -> tuple[NicSender, DeviceReceiver]:
         made: tuple[NicSender, DeviceReceiver] = both(
             lambda: links[0].sender("data", network="softnic", timeout_s=20),
-            lambda: links[1].device_receiver("data", message_bytes=1 << 14, network="softnic", **asked),
+            lambda: links[1].device_receiver("data", message_bytes=1 << 14, network="softnic", **requested),
         )
         return made
 
@@ -95,8 +95,8 @@ def test_a_device_sends_over_a_nic_and_closes(
     for seed in range(150):  # more requests than the queue holds
         sent = message(seed)
         sender.send(*on_device(*sent))
-        with receiver.recv() as found:
-            assert [bytes(part) for part in found] == sent
+        with receiver.recv() as result:
+            assert [bytes(part) for part in result] == sent
     sender.check()
     sender.send(*on_device(b"the last"))
     sender.close()
@@ -263,10 +263,10 @@ def test_a_corrupted_header_is_an_error(
     made: list[RingMemory] = []
 
     def noted(spec: ChannelSpec, gpu: str | None, register: Callable[[RingMemory], Any]) -> rings.Registered:
-        found = rings.registered(spec, gpu, register)
+        result = rings.registered(spec, gpu, register)
         if gpu is not None:
-            made.append(found.memory)
-        return found
+            made.append(result.memory)
+        return result
 
     monkeypatch.setattr(softnic, "registered", noted)
     sender, receiver = to_device()
@@ -364,10 +364,10 @@ def test_where_a_ring_can_only_be_on_the_host_it_says_why(
 @pytest.mark.parametrize("ring", ["device"], indirect=True)
 def test_a_softnic_takes_no_address_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only its file can be mapped: nvidia-peermem, the second way, is for NICs."""
-    asked = []
+    requests = []
 
     def register(memory: RingMemory) -> SoftWriter:
-        asked.append(memory.descriptor >= 0)
+        requests.append(memory.descriptor >= 0)
         if memory.descriptor >= 0:
             raise fhbn.ChannelError("no dmabuf today")
         return SoftWriter(softnic.nic(), memory, mirror=False)
@@ -376,7 +376,7 @@ def test_a_softnic_takes_no_address_of_a_device(monkeypatch: pytest.MonkeyPatch)
         fhbn.HandshakeError, match="is device, and no dmabuf today; a softnic reaches a GPU's memory by"
     ):
         rings.registered(SPEC, "cuda", register)
-    assert asked == [True, False]
+    assert requests == [True, False]
     monkeypatch.setenv("LAMINA_FHBN_RING", "gpu")
     with pytest.raises(fhbn.HandshakeError, match="LAMINA_FHBN_RING is 'gpu': give host or device"):
         rings.registered(SPEC, "cuda", register)

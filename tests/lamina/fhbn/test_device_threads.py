@@ -31,11 +31,11 @@ def exchange(number: int, out: ShmSegment, into: ShmSegment, *, closes: bool) ->
     ):
         for _ in range(MESSAGES):
             sender.send(part(sent))
-            wanted = part(awaited)
-            found = torch.empty_like(wanted)
-            receiver.recv_into(found)
+            expected = part(awaited)
+            result = torch.empty_like(expected)
+            receiver.recv_into(result)
             receiver.check()
-            assert torch.equal(found, wanted)
+            assert torch.equal(result, expected)
         sender.check()
         if closes:
             return

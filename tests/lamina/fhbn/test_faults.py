@@ -77,10 +77,10 @@ def test_a_sender_killed_anywhere(
     fork: Fork, take: Act, kind: str, network: str, receive_from: Callable[..., fhbn.Receiver]
 ) -> None:
     draws = random.Random(1)
-    wanted = 0
+    expected = 0
     for _ in range(KILLS.get(network, 10)):
         child = fork("producer", kind)
-        receiver = receive_from(wanted)
+        receiver = receive_from(expected)
         for _ in range(1 + draws.randrange(20)):
             take(receiver)
         busy(draws.random() * 300e-6)
@@ -88,8 +88,8 @@ def test_a_sender_killed_anywhere(
         with pytest.raises(fhbn.PeerLostError, match=r"producer \(channel data\) has ended"):
             for_ever(take, receiver)
         child.wait()
-        assert receiver.next_seqno > wanted
-        wanted = receiver.next_seqno
+        assert receiver.next_seqno > expected
+        expected = receiver.next_seqno
 
 
 @pytest.mark.usefixtures("survives")

@@ -205,12 +205,12 @@ def unseen(pid: int) -> int:
     raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), pid)
 
 
-@pytest.mark.parametrize("seen", [True, False])
+@pytest.mark.parametrize("observed", [True, False])
 def test_descriptors_of_the_peers_end_are_watched(
     listener: fhbn.Listener,
     spawn: Callable[..., subprocess.Popen[str]],
     monkeypatch: pytest.MonkeyPatch,
-    seen: bool,
+    observed: bool,
 ) -> None:
     """The connection over which the ring went, and the process where it can be seen."""
     kinds: list[str] = []
@@ -224,13 +224,13 @@ def test_descriptors_of_the_peers_end_are_watched(
         return ShmReceiver(segment, peer, watched, **options)
 
     monkeypatch.setattr(shm, "ShmReceiver", noted)
-    if not seen:
+    if not observed:
         monkeypatch.setattr(os, "pidfd_open", unseen)
     child = spawn("producer", "shm")
     with listener.accept() as link:
         receiver = link.receiver("data", message_bytes=1 << 14, network="shm")
-    assert kinds == (["socket", "anon_inode"] if seen else ["socket"])
-    assert watching == ([child.pid] if seen else [])
+    assert kinds == (["socket", "anon_inode"] if observed else ["socket"])
+    assert watching == ([child.pid] if observed else [])
     receiver.recv().release()  # the link is closed, and the channel is not
     child.kill()
     with pytest.raises(fhbn.PeerLostError, match="channel-peer-lost"):
@@ -242,11 +242,11 @@ def receive_for_ever(receiver: fhbn.Receiver) -> None:
         receiver.recv().release()
 
 
-@pytest.mark.parametrize("seen", [True, False])
+@pytest.mark.parametrize("observed", [True, False])
 def test_a_closed_link_is_not_a_lost_worker(
-    links: Links, ends: Open, monkeypatch: pytest.MonkeyPatch, seen: bool
+    links: Links, ends: Open, monkeypatch: pytest.MonkeyPatch, observed: bool
 ) -> None:
-    if not seen:
+    if not observed:
         monkeypatch.setattr(os, "pidfd_open", unseen)
     sender, receiver = ends()
     for link in links:

@@ -143,21 +143,21 @@ class Collecting(list[bool]):
     release: Callable[[], None] | None = None
 
     def __getitem__(self, index: Any) -> Any:
-        found = super().__getitem__(index)
-        if found and self.release is not None:
+        result = super().__getitem__(index)
+        if result and self.release is not None:
             release, self.release = self.release, None
             release()
-        return found
+        return result
 
 
 def test_a_message_may_end_while_another_ones_slot_is_opened(gloo_ends: Ends) -> None:
     sender, receiver = gloo_ends
     for number in range(4):
         sender.send(bytes([number]))
-    held = [receiver.recv() for _ in range(4)]
+    stored = [receiver.recv() for _ in range(4)]
     given_back = receiver._given_back = Collecting(receiver._given_back)
-    given_back.release = held[1].release
-    held[0].release()
+    given_back.release = stored[1].release
+    stored[0].release()
     assert receiver.consumed == 2
     # Each slot was opened once: what comes next lies where it is looked for.
     for number in (4, 5):

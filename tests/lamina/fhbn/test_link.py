@@ -84,12 +84,12 @@ def both_fail(both: Both, first: Callable[[], Any], second: Callable[[], Any]) -
 
         return run
 
-    found: tuple[str, str] = both(failing(first), failing(second))
-    return found
+    result: tuple[str, str] = both(failing(first), failing(second))
+    return result
 
 
 @pytest.mark.parametrize(
-    ("sends", "receives", "said"),
+    ("sends", "receives", "message"),
     [
         ({}, {"name": "out"}, "this process opens channel 'qkv' and attention worker 0 'out'"),
         (
@@ -100,16 +100,16 @@ def both_fail(both: Both, first: Callable[[], Any], second: Callable[[], Any]) -
     ],
 )
 def test_disagreement_is_reported_to_both_ends_and_ends_the_link(
-    links: Links, both: Both, sends: dict[str, Any], receives: dict[str, Any], said: str
+    links: Links, both: Both, sends: dict[str, Any], receives: dict[str, Any], message: str
 ) -> None:
     ours, theirs = links
-    asked = {"name": "qkv"}
+    requested = {"name": "qkv"}
     here, there = both_fail(
         both,
-        lambda: ours.sender(**(asked | sends)),
-        lambda: theirs.receiver(message_bytes=64, **(asked | receives)),
+        lambda: ours.sender(**(requested | sends)),
+        lambda: theirs.receiver(message_bytes=64, **(requested | receives)),
     )
-    assert (here, there) == (said, f"model worker 0 refuses: {said}")
+    assert (here, there) == (message, f"model worker 0 refuses: {message}")
     for link in links:
         with pytest.raises(fhbn.PeerLostError, match="channel-peer-lost"):
             link.sender("qkv", timeout_s=5)

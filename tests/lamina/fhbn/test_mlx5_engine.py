@@ -40,7 +40,7 @@ def test_auto_takes_no_nic_on_one_machine() -> None:
 def test_an_invalid_device_is_an_error(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAMINA_RDMA_DEVICE", "mlx5_0:zero")
     here = Place.here()
-    said = engine("mlx5").missing(here, here)
-    assert said is not None
+    message = engine("mlx5").missing(here, here)
+    assert message is not None
     assert why
-    assert "mlx5_0:zero" in said
+    assert "mlx5_0:zero" in message

@@ -56,12 +56,12 @@ def test_devices_behind_an_iommu(root: Path) -> None:
 
 def config(*capabilities: tuple[int, int]) -> bytes:
     """Of a bridge, with these extended capabilities and what each has behind its first six bytes."""
-    found, at = bytes(0x100), 0x100
+    result, at = bytes(0x100), 0x100
     for number, (name, control) in enumerate(capabilities, 1):
         after = at + 8 if number < len(capabilities) else 0
         head = (after << 20 | 1 << 16 | name).to_bytes(4, "little")
-        found, at = found + head + bytes(2) + control.to_bytes(2, "little"), at + 8
-    return found
+        result, at = result + head + bytes(2) + control.to_bytes(2, "little"), at + 8
+    return result
 
 
 def test_bridges_that_redirect(root: Path) -> None:
@@ -73,11 +73,11 @@ def test_bridges_that_redirect(root: Path) -> None:
     above = {path.name: path for path in (gpu.resolve().parents[0], gpu.resolve().parents[1])}
     (above["0000:16:00.0"] / "config").write_bytes(config((1, 0), (0x0D, 0x1D)))
     (above["0000:15:01.0"] / "config").write_bytes(config((0x0D, 0x19)))  # all but that
-    beside = (devices / "0000:3b:00.0").resolve().parent
-    (beside / "config").write_bytes(config()[:64])  # what who is not root sees
+    alongside = (devices / "0000:3b:00.0").resolve().parent
+    (alongside / "config").write_bytes(config()[:64])  # what who is not root sees
     assert redirecting(root) == ("0000:16:00.0",)
     looped = bytes(0x100) + (0x100 << 20 | 7).to_bytes(4, "little") + bytes(4)
-    (beside / "config").write_bytes(looped)
+    (alongside / "config").write_bytes(looped)
     assert redirecting(root) == ("0000:16:00.0",)
 
 

@@ -29,7 +29,7 @@ def fill(sender: NicSender) -> None:
         sender.send(b"x", timeout_s=30)
 
 
-def expect_told(call: Call, sentence: str) -> None:
+def expect_error(call: Call, sentence: str) -> None:
     """The same error each time."""
     with pytest.raises(fhbn.NicError, match=sentence) as first:
         call()
@@ -55,9 +55,9 @@ def mislead(
     """Have the sender read a field of what the receiver says of its memory as something else."""
     field = module.field
 
-    def spied(message: dict[str, Any], asked: str, kind: type, peer: str) -> Any:
-        found = field(message, asked, kind, peer)
-        return change(found) if (asked, peer) == (name, RECEIVER) else found
+    def spied(message: dict[str, Any], requested: str, kind: type, peer: str) -> Any:
+        result = field(message, requested, kind, peer)
+        return change(result) if (requested, peer) == (name, RECEIVER) else result
 
     monkeypatch.setattr(module, "field", spied)
 
@@ -79,8 +79,8 @@ def test_a_write_is_refused(
     with monkeypatch.context() as patched:
         mislead(module, patched, name, change)
         sender, receiver = ends(network)
-    expect_told(lambda: fill(sender), REFUSES)
-    expect_told(lambda: receiver.recv(30), HAS_FAILED)
+    expect_error(lambda: fill(sender), REFUSES)
+    expect_error(lambda: receiver.recv(30), HAS_FAILED)
     expect_goes_on(ends, network, receiver)
 
 
@@ -106,12 +106,12 @@ def test_a_queue_pair_fails(
     while sender.consumed != 1:  # until then the receiver's queue pair has something to do
         assert time.monotonic() < end
     getattr(writers[whose], act)()
-    told: list[tuple[Call, str]] = [
+    messages: list[tuple[Call, str]] = [
         (lambda: fill(sender), sender_hears),
         (lambda: receiver.recv(30), receiver_hears),
     ]
-    for call, sentence in told if whose == "sender" else reversed(told):
-        expect_told(call, sentence)
+    for call, sentence in messages if whose == "sender" else reversed(messages):
+        expect_error(call, sentence)
     sender.close()
     expect_goes_on(ends, "softnic", receiver)
 
@@ -121,7 +121,7 @@ def test_a_sender_that_waits_for_a_slot_hears_of_it(ends: Open, writers: dict[st
     sender.send(b"x")
     assert receiver.ready(30)
     writers["receiver"].fail()
-    expect_told(lambda: sender.send(b"y", timeout_s=30), NO_ANSWER)
+    expect_error(lambda: sender.send(b"y", timeout_s=30), NO_ANSWER)
 
 
 def test_reminders_while_waiting_change_nothing(ends: Open) -> None:
@@ -132,8 +132,8 @@ def test_reminders_while_waiting_change_nothing(ends: Open) -> None:
     sender.send(b"a")
     with pytest.raises(fhbn.ChannelTimeoutError):
         sender.send(b"late", timeout_s=0.1)
-    for wanted in (b"a", b"b"):
+    for expected in (b"a", b"b"):
         with receiver.recv() as message:
-            assert bytes(message[0]) == wanted
-        if wanted == b"a":
+            assert bytes(message[0]) == expected
+        if expected == b"a":
             sender.send(b"b")

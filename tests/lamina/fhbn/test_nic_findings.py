@@ -15,7 +15,7 @@ from lamina.fhbn.nic.devices import Device, Gid, Listed, Port
 from lamina.fhbn.nic.diagnosis import Diagnosis, conclusion
 from lamina.fhbn.nic.machine import Gpu, GpuMemory, System
 
-Found = TypeVar("Found")
+Item = TypeVar("Item")
 GPU = Gpu((GpuMemory(dmabuf=True, ordered=True),), None, peermem=False, maps_registers=True)
 V2 = Gid(1, "0000:0000:0000:0000:0000:ffff:0a00:0001", "RoCE v2", "eth1")
 PORT = Port(1, "active", "Ethernet", 4096, 0, "4X 25.0 Gbps", (V2,))
@@ -42,20 +42,20 @@ def concluded(system: System, *devices: Device, unlisted: str | None = None) -> 
     return conclusion(system, Listed(devices, {}), unlisted)
 
 
-def blocked(found: Diagnosis) -> set[str]:
+def blocked(result: Diagnosis) -> set[str]:
     """Engines that something was found against; what an engine says of this machine is its own matter."""
-    return {engine for finding in found.findings for engine in finding.blocks}
+    return {engine for finding in result.findings for engine in finding.blocks}
 
 
-def only(found: Iterable[Found]) -> Found:
-    (one,) = found
+def only(result: Iterable[Item]) -> Item:
+    (one,) = result
     return one
 
 
 def test_a_sound_machine_has_nothing_to_say() -> None:
-    found = concluded(SOUND, CONNECTX)
-    assert found.findings == ()
-    assert {"verbs", "mlx5", "mlx5 on a GPU"} <= {ready.engine for ready in found.engines}
+    result = concluded(SOUND, CONNECTX)
+    assert result.findings == ()
+    assert {"verbs", "mlx5", "mlx5 on a GPU"} <= {ready.engine for ready in result.engines}
 
 
 @pytest.mark.parametrize(
@@ -86,21 +86,21 @@ def test_findings_about_the_system(system: System, sentence: str, first_blocked:
 
 
 def test_no_device_says_how_to_get_one() -> None:
-    found = concluded(replace(SOUND, kernel_devices=(), mellanox_on_pci=()))
-    assert "rdma link add rxe0 type rxe" in found.findings[0].sentence
-    assert blocked(found) == set(diagnosis.RDMA)
+    result = concluded(replace(SOUND, kernel_devices=(), mellanox_on_pci=()))
+    assert "rdma link add rxe0 type rxe" in result.findings[0].sentence
+    assert blocked(result) == set(diagnosis.RDMA)
 
 
 def test_a_nic_without_a_driver_is_listed_from_pci() -> None:
-    found = list(diagnosis.of_the_system(replace(SOUND, kernel_devices=())))
-    assert any("on PCI (0000:3b:00.0) and has no driver" in finding.sentence for finding in found)
+    results = list(diagnosis.of_the_system(replace(SOUND, kernel_devices=())))
+    assert any("on PCI (0000:3b:00.0) and has no driver" in finding.sentence for finding in results)
 
 
 def test_a_container_with_one_of_two_devices_can_use_that() -> None:
     closed = {"mlx5_1": "/dev/infiniband/uverbs1"}
     system = replace(SOUND, kernel_devices=("mlx5_0", "mlx5_1"), closed_files=closed)
-    found = conclusion(system, Listed((CONNECTX,), {"mlx5_1": "Failed to open device mlx5_1"}), None)
-    finding = only(found.findings)  # once, with what to do
+    result = conclusion(system, Listed((CONNECTX,), {"mlx5_1": "Failed to open device mlx5_1"}), None)
+    finding = only(result.findings)  # once, with what to do
     assert finding.sentence.startswith("device mlx5_1 cannot be opened: /dev/infiniband/uverbs1 is not there")
     assert finding.blocks == ()
 
@@ -118,16 +118,16 @@ def test_a_container_with_one_of_two_devices_can_use_that() -> None:
     ],
 )
 def test_a_port_that_cannot_be_used_says_why(device: Device, port: Port, sentence: str) -> None:
-    found = concluded(replace(SOUND, kernel_devices=(device.name,)), replace(device, ports=(port,)))
-    assert f"port 1 of {device.name} cannot be used: " in found.findings[0].sentence
-    assert sentence in found.findings[0].sentence
-    assert blocked(found) == set(diagnosis.RDMA)
+    result = concluded(replace(SOUND, kernel_devices=(device.name,)), replace(device, ports=(port,)))
+    assert f"port 1 of {device.name} cannot be used: " in result.findings[0].sentence
+    assert sentence in result.findings[0].sentence
+    assert blocked(result) == set(diagnosis.RDMA)
 
 
 def test_one_sound_port_is_enough() -> None:
     down = replace(PORT, number=2, state="down")
-    found = list(diagnosis.of_the_ports([replace(CONNECTX, ports=(PORT, down))]))
-    assert [finding.blocks for finding in found] == [()]
+    results = list(diagnosis.of_the_ports([replace(CONNECTX, ports=(PORT, down))]))
+    assert [finding.blocks for finding in results] == [()]
 
 
 def test_software_roce_is_for_verbs_only() -> None:
@@ -143,17 +143,19 @@ def test_two_link_layers_are_a_finding() -> None:
 
 def test_devices_unknown_to_libibverbs_are_findings() -> None:
     system = replace(SOUND, kernel_devices=("mlx5_0", "odd0", "shut0"))
-    found = list(diagnosis.of_the_list(system, [CONNECTX], {"shut0": "Failed to open device"}))
-    assert [finding.sentence.partition(":")[0] for finding in found] == [
+    results = list(diagnosis.of_the_list(system, [CONNECTX], {"shut0": "Failed to open device"}))
+    assert [finding.sentence.partition(":")[0] for finding in results] == [
         "device shut0 cannot be used",
         "the kernel has device odd0 and libibverbs has no provider for it",
     ]
 
 
 def test_without_pyverbs_the_kernels_devices_are_listed() -> None:
-    found = concluded(SOUND, unlisted="pyverbs is not installed: get it")
-    assert only(found.findings).sentence.startswith("pyverbs is not installed: get it; the kernel has mlx5_0")
-    assert not blocked(found)
+    result = concluded(SOUND, unlisted="pyverbs is not installed: get it")
+    assert only(result.findings).sentence.startswith(
+        "pyverbs is not installed: get it; the kernel has mlx5_0"
+    )
+    assert not blocked(result)
 
 
 @pytest.mark.parametrize(
@@ -202,11 +204,11 @@ def test_where_a_ring_between_a_gpu_and_a_nic_will_be(
     gpu = replace(GPU, memories=(DMABUF, memory), peermem=peermem)
     system = replace(SOUND, gpu=gpu, registers_dmabuf=registers_dmabuf)
     assert not list(diagnosis.of_the_gpu(system))  # no channel needs it
-    found = concluded(system, CONNECTX, SOFT).rings
-    assert [(ring.gpu, ring.nic) for ring in found] == [(0, "mlx5_0"), (1, "mlx5_0")]
-    assert found[1].place == place
-    assert because in found[1].because
-    assert bool(because) == bool(found[1].because)
+    result = concluded(system, CONNECTX, SOFT).rings
+    assert [(ring.gpu, ring.nic) for ring in result] == [(0, "mlx5_0"), (1, "mlx5_0")]
+    assert result[1].place == place
+    assert because in result[1].because
+    assert bool(because) == bool(result[1].because)
 
 
 def test_rings_are_on_the_host_on_request(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,11 +72,11 @@ def test_a_peer_that_dies_at_any_step(meet: Meet, both: Both, network: str, ours
                 raise DiedError
 
             before(theirs.control, step, die)
-            with pytest.raises((fhbn.PeerLostError, fhbn.HandshakeError), match="channel-peer-lost") as told:
+            with pytest.raises((fhbn.PeerLostError, fhbn.HandshakeError), match="channel-peer-lost") as error:
                 both(opening(ours, network, sends=ours_sends), opening(theirs, network, sends=not ours_sends))
-            assert "\n" not in str(told.value), step
+            assert "\n" not in str(error.value), step
             assert ours.control.fileno() == -1
-        del told
+        del error
     gc.collect()
 
 
@@ -120,25 +120,25 @@ def test_an_address_that_makes_no_sense_is_refused_aloud(
                 message: dict[str, Any],
                 *arguments: Any,
                 say: Callable[..., None] = say,
-                said: tuple[str, Any] = (name, strange),
+                address: tuple[str, Any] = (name, strange),
             ) -> None:
-                changed = dict([said]) if said[0] in message else {}
+                changed = dict([address]) if address[0] in message else {}
                 say(message | changed, *arguments)
 
             theirs.control.say = falsely
-            heard: list[BaseException] = []
+            received: list[BaseException] = []
 
-            def end(theirs: fhbn.Link = theirs, heard: list[BaseException] = heard) -> None:
+            def end(theirs: fhbn.Link = theirs, received: list[BaseException] = received) -> None:
                 try:
                     opening(theirs, network, sends=not ours_sends)()
                 except fhbn.ChannelError as error:
-                    heard.append(error)
+                    received.append(error)
 
-            with pytest.raises(fhbn.ChannelError) as told:
+            with pytest.raises(fhbn.ChannelError) as reported:
                 both(opening(ours, network, sends=ours_sends), end)
-            assert type(told.value) in (fhbn.HandshakeError, fhbn.ChannelError), (name, strange)
-            assert "\n" not in str(told.value)
-            assert str(told.value) in str(heard[0]), (name, strange)
-            heard.clear()
-        del told
+            assert type(reported.value) in (fhbn.HandshakeError, fhbn.ChannelError), (name, strange)
+            assert "\n" not in str(reported.value)
+            assert str(reported.value) in str(received[0]), (name, strange)
+            received.clear()
+        del reported
     gc.collect()

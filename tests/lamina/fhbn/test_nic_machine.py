@@ -39,12 +39,12 @@ def no_pyverbs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_empty_machine_has_nothing(tmp_path: Path) -> None:
-    found = system_below(tmp_path)
-    assert not found.has_verbs
-    assert not found.loads_modules
-    assert (found.kernel_devices, found.mellanox_on_pci, found.closed_files) == ((), (), {})
-    assert not found.gpu.peermem
-    assert not found.gpu.maps_registers
+    result = system_below(tmp_path)
+    assert not result.has_verbs
+    assert not result.loads_modules
+    assert (result.kernel_devices, result.mellanox_on_pci, result.closed_files) == ((), (), {})
+    assert not result.gpu.peermem
+    assert not result.gpu.maps_registers
 
 
 def test_a_machine_with_a_nic(tmp_path: Path) -> None:
@@ -65,14 +65,14 @@ def test_a_machine_with_a_nic(tmp_path: Path) -> None:
             "proc/driver/nvidia/params": 'RegistryDwords: "PeerMappingOverride=1;"\n',
         },
     )
-    found = system_below(tmp_path)
-    assert found.has_verbs
-    assert found.loads_modules
-    assert found.kernel_devices == ("mlx5_0",)
-    assert found.mellanox_on_pci == ("0000:3b:00.0",)
-    assert found.closed_files == {"mlx5_1": "/dev/infiniband/uverbs1"}
-    assert found.gpu.peermem
-    assert found.gpu.maps_registers
+    result = system_below(tmp_path)
+    assert result.has_verbs
+    assert result.loads_modules
+    assert result.kernel_devices == ("mlx5_0",)
+    assert result.mellanox_on_pci == ("0000:3b:00.0",)
+    assert result.closed_files == {"mlx5_1": "/dev/infiniband/uverbs1"}
+    assert result.gpu.peermem
+    assert result.gpu.maps_registers
 
 
 @pytest.mark.parametrize(
@@ -164,9 +164,9 @@ def test_the_systems_pyverbs_brings_nothing_else_along() -> None:
 
 def test_devices_are_as_the_kernel_has_them() -> None:
     try:
-        found = listed()
+        result = listed()
     except NoPyverbsError as error:
         pytest.skip(str(error))
     folder = Path("/sys/class/infiniband")
     known = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    assert {device.name for device in found.devices} | found.refused.keys() <= known
+    assert {device.name for device in result.devices} | result.refused.keys() <= known

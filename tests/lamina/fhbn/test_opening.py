@@ -43,9 +43,9 @@ def test_an_own_mistake_leaves_the_link_as_it_was(
     links: Links, both: Both, end: str, mistake: dict[str, Any], sentence: str
 ) -> None:
     ours, theirs = links
-    asked = {"name": "a"} | ({"message_bytes": 64} if end == "receiver" else {}) | mistake
+    requested = {"name": "a"} | ({"message_bytes": 64} if end == "receiver" else {}) | mistake
     with pytest.raises(ValueError, match=sentence):
-        getattr(ours, end)(**asked)
+        getattr(ours, end)(**requested)
     sender, receiver = both(lambda: ours.sender("a"), lambda: theirs.receiver("a", message_bytes=64))
     sender.send(b"x")
     assert bytes(receiver.recv()[0]) == b"x"
@@ -196,18 +196,18 @@ offers = st.fixed_dictionaries(
 
 
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(said=st.lists(offers, max_size=3))
-def test_strange_offers_end_in_a_sentence(meet: Callable[[], Links], said: list[dict[str, Any]]) -> None:
+@given(offered=st.lists(offers, max_size=3))
+def test_strange_offers_end_in_a_sentence(meet: Callable[[], Links], offered: list[dict[str, Any]]) -> None:
     """From one who has the secret: whatever it says instead of opening a channel."""
     ours, theirs = meet()
     with ours, theirs:
-        for message in said:
+        for message in offered:
             theirs.control.say(message, soon())
         theirs.close()
         # It goes, or it has said what makes no sense; nothing of ours is wrong.
         with pytest.raises((fhbn.HandshakeError, fhbn.PeerLostError)) as refused:
             ours.sender("a", network="shm", timeout_s=30)
-        if not said:
+        if not offered:
             assert refused.type is fhbn.PeerLostError
         assert "\n" not in str(refused.value)
         assert closed(ours)

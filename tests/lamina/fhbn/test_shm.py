@@ -33,9 +33,9 @@ def test_sent_messages_arrive(messages: list[list[bytes]], first_seqno: int) -> 
     sender, receiver = ends(fhbn.MOST_PARTS * 320, first_seqno=first_seqno)
     for index, message in enumerate(messages):
         sender.send(*message)
-        with receiver.recv() as found:
-            assert [bytes(part) for part in found] == message
-            assert found.seqno == (first_seqno + index) % 2**64
+        with receiver.recv() as result:
+            assert [bytes(part) for part in result] == message
+            assert result.seqno == (first_seqno + index) % 2**64
     assert sender.next_seqno == sender.consumed == receiver.next_seqno == receiver.consumed
 
 
@@ -45,8 +45,8 @@ def test_the_end_of_a_part_that_is_copied_past_the_cache_arrives() -> None:
         part = os.urandom((4 << 20) + extra)
         sender, receiver = ends(len(part) + 64, slots=1)
         sender.send(b"before", part, b"after")
-        with receiver.recv() as found:
-            assert [bytes(each) for each in found] == [b"before", part, b"after"]
+        with receiver.recv() as result:
+            assert [bytes(each) for each in result] == [b"before", part, b"after"]
 
 
 def test_tensors_arrive_without_a_copy() -> None:
@@ -54,11 +54,11 @@ def test_tensors_arrive_without_a_copy() -> None:
     q = torch.randn(3, 5)
     sender.send(q)
     message = receiver.recv()
-    found = torch.frombuffer(message[0], dtype=q.dtype).view(3, 5)
-    assert torch.equal(found, q)
-    assert found.data_ptr() % 64 == 0
+    result = torch.frombuffer(message[0], dtype=q.dtype).view(3, 5)
+    assert torch.equal(result, q)
+    assert result.data_ptr() % 64 == 0
     message[0][:] = bytes(message[0].nbytes)
-    assert not found.any()
+    assert not result.any()
 
 
 @pytest.mark.long(but=["0.0"])
@@ -171,8 +171,8 @@ def while_receiving(receiver: ShmReceiver, sender: ShmSender, call: Callable[[],
 
 def test_a_second_thread_is_refused() -> None:
     sender, receiver = ends()
-    told = while_receiving(receiver, sender, lambda: receiver.recv(timeout_s=0))
-    assert "in use by another thread" in told
+    reported = while_receiving(receiver, sender, lambda: receiver.recv(timeout_s=0))
+    assert "in use by another thread" in reported
 
 
 def test_closing_with_a_waiting_thread_is_refused() -> None:

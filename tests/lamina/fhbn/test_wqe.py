@@ -18,7 +18,7 @@ pytestmark = pytest.mark.outside
 
 BLOCK, SEGMENT = 64, 16
 NOTHING, RDMA_WRITE = 0x00, 0x08
-ASKED = 0x08
+SIGNALLED = 0x08
 INLINE = 0x80000000
 
 addresses = st.integers(0, 2**64 - 1)
@@ -44,8 +44,8 @@ def of_rdma_core(mlx5: Any, *segments: Any) -> bytes:
     return room.raw
 
 
-def control(mlx5: Any, *, opcode: int, block: int, qpn: int, segments: int, asked: bool) -> bytes:
-    flags = ASKED if asked else 0
+def control(mlx5: Any, *, opcode: int, block: int, qpn: int, segments: int, requested: bool) -> bytes:
+    flags = SIGNALLED if requested else 0
     segment = mlx5.WqeCtrlSeg(
         pi=block & 0xFFFF, opcode=opcode, opmod=0, qp_num=qpn, fm_ce_se=flags, ds=segments, signature=0, imm=0
     )
@@ -75,10 +75,10 @@ def test_a_write_is_laid_out_as_rdma_core_does_it(
     for i in range(size):
         queue.put_write(local=local, local_key=local_key, remote=remote, remote_key=remote_key, nbytes=nbytes)
         assert queue.next == (start + i + 1) % 2**32
-        asked = (i + 1) % (size // 4) == 0
+        requested = (i + 1) % (size // 4) == 0
         assert request_at(queue, start + i, 3) == b"".join(
             [
-                control(mlx5, opcode=RDMA_WRITE, block=start + i, qpn=qpn, segments=3, asked=asked),
+                control(mlx5, opcode=RDMA_WRITE, block=start + i, qpn=qpn, segments=3, requested=requested),
                 struct.pack(">QII", remote, remote_key, 0),
                 of_rdma_core(mlx5, mlx5.WqeDataSeg(length=nbytes, lkey=local_key, addr=local)),
             ]
@@ -96,7 +96,7 @@ def test_inline_bytes_go_on_at_the_queues_beginning(
     segments = 2 + -(-(4 + len(data)) // SEGMENT)
     taken = -(-segments * SEGMENT // BLOCK)
     expected = control(
-        mlx5, opcode=RDMA_WRITE, block=start, qpn=qpn, segments=segments, asked=taken >= size // 4
+        mlx5, opcode=RDMA_WRITE, block=start, qpn=qpn, segments=segments, requested=taken >= size // 4
     )
     expected += struct.pack(">QII", remote, remote_key, 0) + struct.pack(">I", INLINE | len(data)) + data
     assert request_at(queue, start, segments) == expected.ljust(segments * SEGMENT, b"\0")
@@ -109,7 +109,7 @@ def test_a_request_that_does_nothing_asks_for_its_completion(
 ) -> None:
     queue = _softnic.WqeQueue(size, qpn=qpn, first=start)
     queue.put_nothing()
-    expected = control(mlx5, opcode=NOTHING, block=start, qpn=qpn, segments=1, asked=True)
+    expected = control(mlx5, opcode=NOTHING, block=start, qpn=qpn, segments=1, requested=True)
     assert request_at(queue, start, 1) == expected
 
 

@@ -103,7 +103,7 @@ def make_engine(text_model: Any) -> Callable[..., Engine]:
     return make
 
 
-class Heard(NamedTuple):
+class Response(NamedTuple):
     """An HTTP answer."""
 
     status: int
@@ -114,9 +114,9 @@ class Heard(NamedTuple):
         """The error, whose form is checked; fails if it is another status."""
         assert self.status in statuses, f"{self.status}: {self.body[:300]!r}"
         assert self.headers["content-type"] == "application/json"
-        told = json.loads(self.body)
-        assert list(told) == ["error"]
-        error: dict[str, Any] = told["error"]
+        reported = json.loads(self.body)
+        assert list(reported) == ["error"]
+        error: dict[str, Any] = reported["error"]
         assert set(error) == {"message", "type", "param", "code"}
         assert isinstance(error["type"], str)
         assert all(isinstance(error[name], str | None) for name in ("param", "code"))
@@ -135,19 +135,21 @@ class Server:
         self.host, port = url.removeprefix("http://").split(":")
         self.port = int(port)
 
-    def call(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Heard:
+    def call(
+        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
+    ) -> Response:
         """The answer to one request on a connection of its own."""
         with contextlib.closing(http.client.HTTPConnection(self.host, self.port, timeout=60)) as connection:
             kind = {"content-type": "application/json"} if body is not None else {}
             data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
             connection.request(method, path, data, kind | (headers or {}))
             answer = connection.getresponse()
-            return Heard(answer.status, answer.headers, answer.read())
+            return Response(answer.status, answer.headers, answer.read())
 
     def post(self, body: Any, path: str = "/v1/completions", **headers: str) -> tuple[int, Any]:
         """Status and JSON of a request's answer."""
-        told = self.call("POST", path, body, headers)
-        return told.status, json.loads(told.body)
+        reported = self.call("POST", path, body, headers)
+        return reported.status, json.loads(reported.body)
 
     def connect(self, receive_bytes: int | None = None) -> socket.socket:
         """A connection to write on what one likes."""
@@ -164,11 +166,11 @@ class Server:
         made.sendall(posted(body))
         return made
 
-    def say(self, raw: bytes) -> Heard:
+    def say(self, raw: bytes) -> Response:
         """Send bytes as they are, and hear the answer."""
         with self.connect() as connection:
             connection.sendall(raw)
-            return heard(connection)
+            return received(connection)
 
     def stop(self) -> None:
         """As a signal does."""
@@ -178,18 +180,18 @@ class Server:
 
     def settled(self) -> bool:
         """Whether nobody waits or runs, and all memory is free; waits for it for a while."""
-        asked = threading.Event()
+        requested = threading.Event()
         free: list[bool] = []
 
         def look() -> None:
             self.engine.check_integrity()
             free.append(self.engine.idle and self.engine.used_kv_tokens == 0)
-            asked.set()
+            requested.set()
 
         for _ in range(400):
-            asked.clear()
+            requested.clear()
             self.driver.ask(look)
-            assert asked.wait(30)
+            assert requested.wait(30)
             if free[-1] and self.driver.waiting == 0 and self.service.answered == 0:
                 return True
             threading.Event().wait(0.01)
@@ -198,8 +200,8 @@ class Server:
     def require_sound(self) -> None:
         """Fails unless nothing is left of anybody, and it still makes the tokens that it is asked for."""
         assert self.settled(), "somebody is still served, or KV belongs to nobody"
-        status, told = self.post({"prompt": [1, 2, 3], "max_tokens": 5, "ignore_eos": True})
-        assert (status, told["usage"]["completion_tokens"]) == (200, 5)
+        status, reported = self.post({"prompt": [1, 2, 3], "max_tokens": 5, "ignore_eos": True})
+        assert (status, reported["usage"]["completion_tokens"]) == (200, 5)
 
 
 def posted(body: Any, path: str = "/v1/completions", kind: str = "application/json") -> bytes:
@@ -209,14 +211,14 @@ def posted(body: Any, path: str = "/v1/completions", kind: str = "application/js
     return head.encode() + b"\r\n\r\n" + data
 
 
-def heard(connection: socket.socket, *, last: bool = False) -> Heard:
+def received(connection: socket.socket, *, last: bool = False) -> Response:
     """The answer that comes over a connection; `last`: after which that is closed."""
     answer = http.client.HTTPResponse(connection)
     answer.begin()
     with answer:
-        found = Heard(answer.status, answer.msg, answer.read())
+        result = Response(answer.status, answer.msg, answer.read())
     assert not last or connection.recv(1) == b""
-    return found
+    return result
 
 
 def until(holds: Callable[[], object]) -> None:
@@ -226,7 +228,7 @@ def until(holds: Callable[[], object]) -> None:
 
 
 @contextlib.contextmanager
-def held(driver: Driver) -> Iterator[None]:
+def stored(driver: Driver) -> Iterator[None]:
     """The driver's thread does nothing before the end of the block."""
     begun, let_go = threading.Event(), threading.Event()
 
@@ -245,7 +247,7 @@ def held(driver: Driver) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def wire() -> Any:
     """What tests of the server are written with."""
-    return SimpleNamespace(posted=posted, heard=heard, until=until, held=held)
+    return SimpleNamespace(posted=posted, received=received, until=until, stored=stored)
 
 
 Serve = Callable[..., contextlib.AbstractContextManager[Server]]

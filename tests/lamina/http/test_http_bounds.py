@@ -62,29 +62,29 @@ def keyed(serve: Any) -> Iterator[Any]:
 def test_headers_are_bounded(server: Any, wire: Any, sent: bytes, status: int, code: str) -> None:
     with server.connect() as connection:
         connection.sendall(sent)
-        assert wire.heard(connection, last=True).error(status)["code"] == code
+        assert wire.received(connection, last=True).error(status)["code"] == code
 
 
 def test_requests_wait_in_the_socket_and_not_here(server: Any, wire: Any) -> None:
-    asked = 3000
+    requested = 3000
     with server.connect() as connection:
-        with wire.held(server.driver):
-            writer = threading.Thread(target=connection.sendall, args=(wire.posted(SHORT) + GET * asked,))
+        with wire.stored(server.driver):
+            writer = threading.Thread(target=connection.sendall, args=(wire.posted(SHORT) + GET * requested,))
             writer.start()
             gate = server.serving.gate
             wire.until(lambda: gate.paused)
             (here,) = gate.paused
             assert len(here.waiting) < 60
             assert len(here._unparsed) < 300_000
-        heard = b""
-        while heard.count(b"HTTP/1.1 200") <= asked:
-            heard += connection.recv(1 << 20)
+        received = b""
+        while received.count(b"HTTP/1.1 200") <= requested:
+            received += connection.recv(1 << 20)
         writer.join()
     wire.until(lambda: not gate.paused)
 
 
 def test_clients_that_disconnect_while_waiting_are_noticed(server: Any, wire: Any) -> None:
-    with wire.held(server.driver):
+    with wire.stored(server.driver):
         with server.connect() as connection:
             connection.sendall(wire.posted(SHORT) + GET * 100)
             wire.until(lambda: server.serving.gate.paused)
@@ -98,7 +98,7 @@ def test_clients_answered_early_are_disconnected(keyed: Any, wire: Any, path: st
     head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\n{key}content-length: 1000\r\n\r\n"
     with keyed.connect() as connection:
         connection.sendall(head.encode() + b"x")
-        assert wire.heard(connection, last=True).status == (404 if key else 401)
+        assert wire.received(connection, last=True).status == (404 if key else 401)
 
 
 def test_all_bodies_have_room_together(narrow: Any, wire: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,16 +108,16 @@ def test_all_bodies_have_room_together(narrow: Any, wire: Any, monkeypatch: pyte
         first.sendall(begun)
         wire.until(lambda: narrow.service.buffered_bytes == 39_000)
         second.sendall(begun)
-        told = wire.heard(second)
-        assert told.error(503)["code"] == "bodies_too_large"
-        assert told.headers["retry-after"] == "1"
+        reported = wire.received(second)
+        assert reported.error(503)["code"] == "bodies_too_large"
+        assert reported.headers["retry-after"] == "1"
     wire.until(lambda: narrow.service.buffered_bytes == 0)
     narrow.require_sound()
 
 
 def test_a_body_counts_until_its_answer(server: Any, wire: Any) -> None:
     body = wire.posted(SHORT)
-    with server.connect() as connection, wire.held(server.driver):
+    with server.connect() as connection, wire.stored(server.driver):
         connection.sendall(body)
         wire.until(lambda: server.driver.waiting)
         assert server.service.buffered_bytes == len(body.partition(b"\r\n\r\n")[2])
@@ -132,14 +132,14 @@ def test_all_answers_have_room_together(
     values = 2 * (2 * 5 if "n" in more else 1)
     monkeypatch.setattr(server.service, "most_unread", values + 1)
     with server.connect() as first, server.connect() as second:
-        with wire.held(server.driver):
+        with wire.stored(server.driver):
             first.sendall(wire.posted(SHORT | more))
             wire.until(lambda: server.service.unread == values)
             second.sendall(wire.posted(SHORT | more))
-            refused = wire.heard(second)
+            refused = wire.received(second)
             assert refused.error(503)["code"] == "answers_too_large"
             assert refused.headers["retry-after"] == "1"
-        assert wire.heard(first).status == 200
+        assert wire.received(first).status == 200
     wire.until(lambda: server.service.unread == 0)
     assert server.post({"prompt": [5, 6], "max_tokens": 10**6, "ignore_eos": True})[0] == 400
     assert server.service.unread == 0
@@ -154,7 +154,7 @@ def test_an_answer_counts_until_it_is_read(serve: Any, wire: Any) -> None:
             wire.until(lambda: running.service.unread)
             assert running.settled()
             assert running.service.unread == 4 * 16 * 60 * 22
-            assert len(wire.heard(connection).body) > 1_000_000
+            assert len(wire.received(connection).body) > 1_000_000
             wire.until(lambda: running.service.unread == 0)
         with running.asking(body, receive_bytes=4096):
             wire.until(lambda: running.service.unread)
@@ -173,10 +173,10 @@ def test_the_largest_body_is_what_the_longest_prompt_takes(server: Any) -> None:
 class Noting(ThreadPoolExecutor):
     """Counts what is done aside."""
 
-    asked = 0
+    requested = 0
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **more: Any) -> Future[Any]:
-        self.asked += 1
+        self.requested += 1
         return super().submit(fn, *args, **more)
 
 
@@ -197,29 +197,29 @@ def test_large_bodies_are_read_aside_and_in_bounded_time(body: bytes, aside: int
     with Noting(1) as threads:
         try:
             asyncio.run(read(body, CompletionRequest, threads))
-            found = None
+            result = None
         except ApiError as error:
-            found = error.code
-    assert (found, threads.asked) == (code, aside)
+            result = error.code
+    assert (result, threads.requested) == (code, aside)
 
 
 @pytest.mark.parametrize(
     "metadata", [{"a": [1]}, {"a": {"b": "c"}}, {"a": 1}, {"a" * 65: "b"}, {"a": "b" * 513}]
 )
 def test_metadata_is_a_few_short_texts(metadata: Any) -> None:
-    asked = {"messages": [{"role": "user", "content": "hi"}]}
-    ChatRequest.model_validate_json(json.dumps(asked | {"metadata": {"a" * 64: "b" * 512}}))
+    requested = {"messages": [{"role": "user", "content": "hi"}]}
+    ChatRequest.model_validate_json(json.dumps(requested | {"metadata": {"a" * 64: "b" * 512}}))
     with pytest.raises(ValidationError):
-        ChatRequest.model_validate_json(json.dumps(asked | {"metadata": metadata}))
+        ChatRequest.model_validate_json(json.dumps(requested | {"metadata": metadata}))
 
 
-class Seen(tuple[int, ...]):
+class CountedTokens(tuple[int, ...]):
     """Tokens that count how often they are gone through."""
 
     times = 0
 
     def __iter__(self) -> Iterator[int]:
-        Seen.times += 1
+        CountedTokens.times += 1
         return super().__iter__()
 
 
@@ -233,22 +233,22 @@ def test_an_answer_is_joined_once(server: Any) -> None:
         whole = asyncio.create_task(answering.complete())
         for number in range(pieces):
             last = number == pieces - 1
-            piece = Piece(0, Seen((number,)), None, "length" if last else None)
+            piece = Piece(0, CountedTokens((number,)), None, "length" if last else None)
             answering._receive(Update(ticket, pieces=[piece], ended=last))
             await asyncio.sleep(0)
             await asyncio.sleep(0)
         return await whole
 
-    Seen.times = 0
+    CountedTokens.times = 0
     (choice,) = json.loads(asyncio.run(answered()))["choices"]
     assert choice["token_ids"] == list(range(pieces))
-    assert Seen.times <= 2 * pieces
+    assert CountedTokens.times <= 2 * pieces
     assert Delta.joined([]) == Delta(tokens=[])
 
 
 def test_answers_have_a_size(server: Any) -> None:
-    status, told = server.post({"prompt": [[1]] * 256, "max_tokens": 300, "n": 16, "logprobs": 20})
-    assert (status, told["error"]["code"]) == (400, "answer_too_large")
+    status, reported = server.post({"prompt": [[1]] * 256, "max_tokens": 300, "n": 16, "logprobs": 20})
+    assert (status, reported["error"]["code"]) == (400, "answer_too_large")
 
 
 def test_text_of_disconnected_clients_is_not_tokenized(
@@ -298,11 +298,11 @@ def test_without_a_key_it_answers_to_names_of_this_machine(
     named: Any, keyed: Any, name: str, value: str, status: int
 ) -> None:
     headers = {"host": "localhost", name: value}
-    told = named.call("GET", "/v1/models", headers=headers)
-    assert told.status == status
+    reported = named.call("GET", "/v1/models", headers=headers)
+    assert reported.status == status
     if status != 200:
-        wanted = {"host": "host_not_allowed", "origin": "origin_not_allowed"}[name]
-        assert told.error(status)["code"] == wanted
+        expected = {"host": "host_not_allowed", "origin": "origin_not_allowed"}[name]
+        assert reported.error(status)["code"] == expected
     assert keyed.call("GET", "/v1/models", headers=headers | {"authorization": f"Bearer {KEY}"}).status == 200
 
 
@@ -322,8 +322,8 @@ print(*found, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - there)
 @pytest.mark.parametrize(("soft", "hard", "whole"), [(128, 4096, True), (128, 200, False), (200, 200, False)])
 def test_descriptors_are_for_all_connections_and_some_files(soft: int, hard: int, whole: bool) -> None:
     arguments = [sys.executable, "-c", LIMITED, str(soft), str(hard)]
-    told = subprocess.run(arguments, check=True, capture_output=True, text=True, timeout=120).stdout
-    connections, rejected, spare = map(int, told.split())
+    reported = subprocess.run(arguments, check=True, capture_output=True, text=True, timeout=120).stdout
+    connections, rejected, spare = map(int, reported.split())
     assert (connections == 1000) == whole
     assert connections > 20
     assert spare - connections - rejected > 20
@@ -339,11 +339,11 @@ def test_a_flood_of_openings_leaves_no_descriptors(narrow: Any, wire: Any) -> No
     there = [narrow.connect() for _ in range(8)]
     for connection in there:
         connection.sendall(GET)
-        assert wire.heard(connection).status == 200
+        assert wire.received(connection).status == 200
     flood = [narrow.connect() for _ in range(100)]
     wire.until(lambda: open_files() <= before + 2 * 8 + 100 + 21)
-    told = wire.heard(flood[-1], last=True)
-    assert told.error(503)["code"] == "connections"
+    reported = wire.received(flood[-1], last=True)
+    assert reported.error(503)["code"] == "connections"
     for connection in (*there, *flood):
         connection.close()
     wire.until(lambda: open_files() <= before)

@@ -38,8 +38,8 @@ def test_a_client_that_leaves_is_served_no_more(server: Any, more: dict[str, Any
         else:
             wire.until(lambda: server.driver.running)
     assert server.settled()
-    wanted = len(more.get("prompt", [1]))
-    assert server.service.meter._ends["cancelled"] == before + wanted
+    expected = len(more.get("prompt", [1]))
+    assert server.service.meter._ends["cancelled"] == before + expected
 
 
 def test_one_connection_serves_many(server: Any) -> None:
@@ -74,7 +74,7 @@ def test_a_client_that_does_not_read_is_hung_up_on(
 
 def test_draining_lets_answers_end_and_takes_no_more(serve: Any, wire: Any) -> None:
     with serve(drain_s=60) as server:
-        kept = server.connect()
+        saved = server.connect()
         with server.asking(LONG | {"stream": True, "max_tokens": 500}) as connection:
             data = connection.recv(65536)
             server.stop()
@@ -88,7 +88,7 @@ def test_draining_lets_answers_end_and_takes_no_more(serve: Any, wire: Any) -> N
         tokens = sum(len(event["choices"]) for event in events(data))
         assert tokens > 0
         assert events(data)[-1]["choices"][0]["finish_reason"] == "length"
-        kept.close()
+        saved.close()
     assert server.engine.idle
 
 
@@ -105,8 +105,8 @@ def test_requests_unfinished_after_draining_fail(serve: Any, wire: Any) -> None:
                 data += more
         thread.join(60)
         assert events(data)[-1]["error"]["type"] == "service_unavailable_error"
-        ((status, told),) = answers
-        assert (status, told["error"]["code"]) == (503, "closed")
+        ((status, reported),) = answers
+        assert (status, reported["error"]["code"]) == (503, "closed")
     assert server.engine.idle
     assert server.engine.used_kv_tokens == 0
 
@@ -114,7 +114,7 @@ def test_requests_unfinished_after_draining_fail(serve: Any, wire: Any) -> None:
 def test_a_second_signal_ends_at_once(serve: Any, wire: Any, caplog: pytest.LogCaptureFixture) -> None:
     with serve(drain_s=3600) as server, server.asking(LONG | {"max_tokens": 500}) as connection:
         wire.until(lambda: server.driver.running)
-        with wire.held(server.driver):
+        with wire.stored(server.driver):
             server.stop()
             server.stop()
             wire.until(lambda: server.driver.closed)
@@ -146,8 +146,8 @@ def test_metrics_count_the_work_done(serve: Any) -> None:
         assert status == 200
         assert headers["content-type"].startswith("text/plain")
         lines = [line for line in data.decode().splitlines() if not line.startswith("#")]
-        told = {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
-        wanted = {
+        reported = {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
+        expected = {
             "lamina_prompt_tokens_total": 5,
             "lamina_completion_tokens_total": 30,
             'lamina_requests_total{end="length"}': 3,
@@ -161,9 +161,9 @@ def test_metrics_count_the_work_done(serve: Any) -> None:
             'lamina_http_answers_total{path="/v1/completions",status="200"}': 2,
             'lamina_http_answers_total{path="/v1/completions",status="400"}': 1,
         }
-        assert {name: told[name] for name in wanted} == wanted
-        assert told['lamina_time_between_tokens_seconds_bucket{le="+Inf"}'] == 26
-        assert told["lamina_batch_size_sum"] == 30
+        assert {name: reported[name] for name in expected} == expected
+        assert reported['lamina_time_between_tokens_seconds_bucket{le="+Inf"}'] == 26
+        assert reported["lamina_batch_size_sum"] == 30
 
 
 @pytest.mark.parametrize(
@@ -191,9 +191,9 @@ def test_metrics_come_as_the_reader_accepts_them(serve: Any, accept: str, kind: 
         status, headers, data = server.call("GET", "/metrics", headers={"accept": accept})
         assert (status, headers["content-type"].partition(";")[0]) == (200, kind)
         samples = [sample for family in parsed(data.decode()) for sample in family.samples]
-        told = {sample.name: sample.value for sample in samples if not sample.labels}
-        assert told["lamina_completion_tokens_total"] == 10
-        assert told["lamina_time_between_tokens_seconds_count"] == 9
+        reported = {sample.name: sample.value for sample in samples if not sample.labels}
+        assert reported["lamina_completion_tokens_total"] == 10
+        assert reported["lamina_time_between_tokens_seconds_count"] == 9
 
 
 def test_the_dashboard_queries_existing_metrics(serve: Any) -> None:
@@ -204,6 +204,6 @@ def test_the_dashboard_queries_existing_metrics(serve: Any) -> None:
     # A worker's time is there once it was asked for, its counter always.
     there = {f"{family.name}_total" for family in families if family.type == "counter"}
     there |= {sample.name for family in families for sample in family.samples}
-    asked = metrics_used("lamina_")
-    assert len(asked) > 10
-    assert asked <= there
+    requested = metrics_used("lamina_")
+    assert len(requested) > 10
+    assert requested <= there

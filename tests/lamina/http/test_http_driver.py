@@ -70,8 +70,8 @@ def driver(engine: Any, listener: Listener) -> Iterator[Driver]:
 
 
 def ticket(length: int = 3, **sampling: Any) -> Ticket:
-    asked = {"max_tokens": 10, "temperature": 1.0, "seed": 4, "ignore_eos": True} | sampling
-    return Ticket(list(range(1, length + 1)), Sampling(**asked))
+    requested = {"max_tokens": 10, "temperature": 1.0, "seed": 4, "ignore_eos": True} | sampling
+    return Ticket(list(range(1, length + 1)), Sampling(**requested))
 
 
 def test_tells_the_tokens_that_the_engine_makes(
@@ -82,10 +82,12 @@ def test_tells_the_tokens_that_the_engine_makes(
     listener.until(lambda: len(listener.ended) == 3)
     other = make_engine()
     for each in tickets:
-        wanted = other.generate([each.prompt], each.sampling)[0].completions
-        told = listener.tokens[each]
-        assert [tuple(told[sample]) for sample in range(len(wanted))] == [one.tokens for one in wanted]
-        assert listener.reasons[each] == dict.fromkeys(range(len(wanted)), "length")
+        expected = other.generate([each.prompt], each.sampling)[0].completions
+        reported = listener.tokens[each]
+        assert [tuple(reported[sample]) for sample in range(len(expected))] == [
+            one.tokens for one in expected
+        ]
+        assert listener.reasons[each] == dict.fromkeys(range(len(expected)), "length")
     assert listener.taken == set(tickets)
 
 
@@ -94,14 +96,14 @@ def test_tells_of_samples_as_they_end(driver: Driver, listener: Listener, make_e
     plain = make_engine().generate([one.prompt], one.sampling)[0].completions
     # A token that only one of the two makes, early on.
     stop = next(token for token in plain[0].tokens[:10] if token not in plain[1].tokens)
-    asked = Ticket(one.prompt, Sampling(**{**vars(one.sampling), "stop_tokens": (stop,)}))
-    driver.submit([asked])
-    listener.until(lambda: 0 in listener.reasons.get(asked, {}))
-    assert listener.reasons[asked] == {0: "stop"}
-    assert asked not in listener.ended
-    listener.until(lambda: asked in listener.ended)
-    assert listener.reasons[asked] == {0: "stop", 1: "length"}
-    assert len(listener.tokens[asked][1]) == 30
+    requested = Ticket(one.prompt, Sampling(**{**vars(one.sampling), "stop_tokens": (stop,)}))
+    driver.submit([requested])
+    listener.until(lambda: 0 in listener.reasons.get(requested, {}))
+    assert listener.reasons[requested] == {0: "stop"}
+    assert requested not in listener.ended
+    listener.until(lambda: requested in listener.ended)
+    assert listener.reasons[requested] == {0: "stop", 1: "length"}
+    assert len(listener.tokens[requested][1]) == 30
 
 
 def test_a_refused_request_does_not_affect_others(driver: Driver, listener: Listener) -> None:
@@ -113,13 +115,13 @@ def test_a_refused_request_does_not_affect_others(driver: Driver, listener: List
 
 
 def test_cancelled_requests_report_nothing(driver: Driver, listener: Listener) -> None:
-    gone, stays = ticket(max_tokens=400), ticket(max_tokens=60)
-    driver.submit([gone, stays])
-    listener.until(lambda: gone in listener.tokens)
-    driver.cancel([gone])
+    lost, stays = ticket(max_tokens=400), ticket(max_tokens=60)
+    driver.submit([lost, stays])
+    listener.until(lambda: lost in listener.tokens)
+    driver.cancel([lost])
     listener.until(lambda: stays in listener.ended)
-    assert gone not in listener.ended
-    driver.cancel([gone, stays])  # once more is no harm
+    assert lost not in listener.ended
+    driver.cancel([lost, stays])  # once more is no harm
     late = ticket()
     driver.submit([late])
     listener.until(lambda: late in listener.ended)
@@ -127,7 +129,7 @@ def test_cancelled_requests_report_nothing(driver: Driver, listener: Listener) -
 
 def test_cancelled_before_it_was_taken(driver: Driver, listener: Listener, wire: Any) -> None:
     early, other = ticket(), ticket()
-    with wire.held(driver):
+    with wire.stored(driver):
         driver.submit([early, other])
         driver.cancel([early])
     listener.until(lambda: other in listener.ended)
@@ -136,7 +138,7 @@ def test_cancelled_before_it_was_taken(driver: Driver, listener: Listener, wire:
 
 
 def test_too_many_are_refused_all_together(driver: Driver, listener: Listener, wire: Any) -> None:
-    with wire.held(driver):
+    with wire.stored(driver):
         driver.submit([ticket() for _ in range(4)])
         with pytest.raises(FullError, match="4 requests wait, and no more than 6 may"):
             driver.submit([ticket() for _ in range(3)])

@@ -7,7 +7,7 @@ from typing import Any
 
 from lamina.serve import Sampling
 
-ASKED = {
+REQUEST = {
     "prompt": [3, 4, 5],
     "max_tokens": 20,
     "temperature": 1.0,
@@ -33,8 +33,8 @@ def test_an_engine_that_is_lost_ends_no_stream(serve: Any, make_engine: Any) -> 
         engine.step = stepping
         plain = make_engine()
         for seed in range(4):
-            told = server.call("POST", "/v1/completions", ASKED | {"stream": True, "seed": seed})
-            lines = [line for line in told.body.split(b"\n") if line.startswith(b"data: {")]
+            reported = server.call("POST", "/v1/completions", REQUEST | {"stream": True, "seed": seed})
+            lines = [line for line in reported.body.split(b"\n") if line.startswith(b"data: {")]
             tokens = [token for line in lines for token in json.loads(line[6:])["choices"][0]["token_ids"]]
             ask = Sampling(max_tokens=20, temperature=1.0, ignore_eos=True, seed=seed)
             assert tuple(tokens) == plain.generate([[3, 4, 5]], ask)[0].completions[0].tokens

@@ -12,14 +12,14 @@ import pytest
 
 from lamina.http import service
 
-ASKED = {"prompt": [3, 4, 5], "max_tokens": 4, "return_token_ids": True}
+REQUEST = {"prompt": [3, 4, 5], "max_tokens": 4, "return_token_ids": True}
 # Longer than a health check takes, much longer than an iteration, and short.
 SILENCE_S = 0.3
 DEADLINE_S = 60.0
 
 
 @pytest.fixture
-def held(serve: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, threading.Event]]:
+def hanging(serve: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, threading.Event]]:
     """A server whose engine's next iteration does not end before it is let go."""
     monkeypatch.setattr(service, "LONGEST_SILENCE_S", SILENCE_S)
     with serve() as running:
@@ -49,13 +49,13 @@ def age_s(running: Any) -> float:
 
 
 def test_a_hanging_engine_is_unhealthy_until_it_continues(
-    held: tuple[Any, threading.Event],
+    hanging: tuple[Any, threading.Event],
 ) -> None:
-    running, let_go = held
+    running, let_go = hanging
     assert running.call("GET", "/health").status == 200
     eventually(lambda: age_s(running) == 0)
     answers: list[Any] = []
-    asking = threading.Thread(target=lambda: answers.append(running.call("POST", "/v1/completions", ASKED)))
+    asking = threading.Thread(target=lambda: answers.append(running.call("POST", "/v1/completions", REQUEST)))
     asking.start()
     eventually(lambda: running.call("GET", "/health").status == 503)
     error = running.call("GET", "/health").error(503)

@@ -55,27 +55,27 @@ def authorised() -> dict[str, str]:
     ],
 )
 def test_neutral_options_of_other_clients_are_accepted(server: Any, harmless: dict[str, Any]) -> None:
-    status, told = server.post(SHORT | harmless)
-    assert (status, told["usage"]["completion_tokens"]) == (200, 2)
+    status, reported = server.post(SHORT | harmless)
+    assert (status, reported["usage"]["completion_tokens"]) == (200, 2)
     if "request_id" in harmless:
-        assert told["id"] == "cmpl-abc-1"
+        assert reported["id"] == "cmpl-abc-1"
 
 
 @pytest.mark.parametrize("items", [b"[]", b'""', b"-1", b"1.5"])
 def test_only_the_first_of_many_wrong_items_is_reported(items: bytes) -> None:
     for field in (b"prompt", b"stop", b"stop_token_ids"):
         body = b'{"' + field + b'": [' + items + (b"," + items) * 10_000 + b"]}"
-        with pytest.raises(ValidationError) as found:
+        with pytest.raises(ValidationError) as result:
             CompletionRequest.model_validate_json(body)
-        assert found.value.error_count() < 10, field
-    with pytest.raises(ValidationError) as found:
+        assert result.value.error_count() < 10, field
+    with pytest.raises(ValidationError) as result:
         ChatRequest.model_validate_json(b'{"messages": [' + items + (b"," + items) * 10_000 + b"]}")
-    assert found.value.error_count() < 10
+    assert result.value.error_count() < 10
 
 
 def test_thousands_of_unknown_fields_are_counted(server: Any) -> None:
-    told = server.call("POST", "/v1/completions", {f"f{i}": 1 for i in range(2000)} | SHORT)
-    assert told.error(400)["message"] == "2,000 things are wrong with the body"
+    reported = server.call("POST", "/v1/completions", {f"f{i}": 1 for i in range(2000)} | SHORT)
+    assert reported.error(400)["message"] == "2,000 things are wrong with the body"
 
 
 def test_without_a_tokenizer_text_is_refused(strict: Any) -> None:
@@ -84,11 +84,11 @@ def test_without_a_tokenizer_text_is_refused(strict: Any) -> None:
         ("/v1/completions", SHORT | {"stop": "a"}, "stop"),
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}, "messages"),
     ):
-        status, told = strict.post(body, path, **authorised())
-        assert (status, told["error"]["param"]) == (400, param)
-        assert "without a tokenizer" in told["error"]["message"]
-    status, told = strict.post(SHORT | {"return_token_ids": True, "logprobs": 1}, **authorised())
-    (choice,) = told["choices"]
+        status, reported = strict.post(body, path, **authorised())
+        assert (status, reported["error"]["param"]) == (400, param)
+        assert "without a tokenizer" in reported["error"]["message"]
+    status, reported = strict.post(SHORT | {"return_token_ids": True, "logprobs": 1}, **authorised())
+    (choice,) = reported["choices"]
     assert (status, choice["text"], len(choice["token_ids"])) == (200, "", 2)
     assert choice["logprobs"]["tokens"] == [f"token_id:{token}" for token in choice["token_ids"]]
 
@@ -104,10 +104,10 @@ def test_the_api_key_is_required(strict: Any) -> None:
     ]
     for headers in wrong:
         for method, path in (("POST", "/v1/completions"), ("GET", "/v1/models"), ("GET", "/metrics")):
-            told = strict.call(method, path, SHORT if method == "POST" else None, headers)
-            assert told.error(401)["code"] == "invalid_api_key"
-            assert told.headers["www-authenticate"] == "Bearer"
-            assert KEY not in told.body.decode()
+            reported = strict.call(method, path, SHORT if method == "POST" else None, headers)
+            assert reported.error(401)["code"] == "invalid_api_key"
+            assert reported.headers["www-authenticate"] == "Bearer"
+            assert KEY not in reported.body.decode()
     assert strict.call("GET", "/v1/models", None, {"authorization": f"bearer {KEY}"})[0] == 200
     assert strict.call("GET", "/health")[0] == 200
     assert KEY not in repr(strict.service)
@@ -120,7 +120,7 @@ def test_a_large_body_is_refused_by_its_length(strict: Any, wire: Any) -> None:
             + f"authorization: Bearer {KEY}\r\nexpect: 100-continue\r\n".encode()
             + b"content-length: 100000000\r\n\r\n"
         )
-        assert wire.heard(connection, last=True).error(413)["code"] == "body_too_large"
+        assert wire.received(connection, last=True).error(413)["code"] == "body_too_large"
 
 
 def test_too_many_waiting(strict: Any, wire: Any) -> None:
@@ -129,16 +129,16 @@ def test_too_many_waiting(strict: Any, wire: Any) -> None:
     def ask() -> None:
         statuses.append(strict.call("POST", "/v1/completions", SHORT, authorised()).status)
 
-    with wire.held(strict.driver):
+    with wire.stored(strict.driver):
         threads = [threading.Thread(target=ask) for _ in range(4)]
         for thread in threads:
             thread.start()
         wire.until(lambda: strict.driver.waiting >= 4)
-        told = strict.call("POST", "/v1/completions", SHORT, authorised())
+        reported = strict.call("POST", "/v1/completions", SHORT, authorised())
     for thread in threads:
         thread.join()
-    assert told.error(429)["code"] == "rate_limit_exceeded"
-    assert told.headers["retry-after"] == "1"
+    assert reported.error(429)["code"] == "rate_limit_exceeded"
+    assert reported.headers["retry-after"] == "1"
     assert statuses == [200] * 4
     # Of a list all or none are taken.
     status, refused = strict.post(SHORT | {"prompt": [[1]] * 5}, **authorised())
@@ -149,30 +149,30 @@ def test_too_many_waiting(strict: Any, wire: Any) -> None:
 def test_a_long_header_is_refused_in_the_same_form(few: Any, wire: Any) -> None:
     with few.connect() as connection:
         connection.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\nx: " + b"a" * 200_000)
-        wire.heard(connection, last=True).error(431)
+        wire.received(connection, last=True).error(431)
 
 
 @pytest.mark.parametrize("sent", [b"GET /health HTT", b""])
 def test_a_header_that_does_not_come_is_not_waited_for(hurried: Any, sent: bytes, wire: Any) -> None:
     with hurried.connect() as connection:
         connection.sendall(sent)
-        wire.heard(connection, last=True).error(408)
+        wire.received(connection, last=True).error(408)
 
 
 def test_empty_lines_keep_no_connection(hurried: Any, wire: Any) -> None:
     with hurried.connect() as connection:
         connection.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
-        assert wire.heard(connection).status == 200
+        assert wire.received(connection).status == 200
         connection.sendall(b"\r\n")
-        wire.heard(connection, last=True).error(408)
+        wire.received(connection, last=True).error(408)
 
 
 @pytest.mark.parametrize("then", [b"", b"NONSENSE\r\n\r\n"], ids=["more of them", "nonsense"])
 def test_clients_that_do_not_read_are_disconnected(serve: Any, wire: Any, then: bytes) -> None:
-    asked = b"GET /openapi.json HTTP/1.1\r\nhost: localhost\r\n\r\n" * (1 if then else 100)
+    requested = b"GET /openapi.json HTTP/1.1\r\nhost: localhost\r\n\r\n" * (1 if then else 100)
     with serve(client_s=0.3, send_bytes=4096) as server:
         with server.connect(receive_bytes=4096) as connection:
-            connection.sendall(asked)
+            connection.sendall(requested)
             there = server.serving.gate
             wire.until(lambda: there.answers)
             connection.sendall(then)
@@ -188,8 +188,8 @@ def test_a_length_of_thousands_of_digits_is_a_number(hurried: Any) -> None:
 def test_too_many_connections(few: Any, wire: Any) -> None:
     idle = [few.connect() for _ in range(60)]
     try:
-        told = [wire.heard(connection, last=True) for connection in idle[40:]]
-        assert any(one.status == 503 and one.error(503)["code"] == "connections" for one in told)
+        messages = [wire.received(connection, last=True) for connection in idle[40:]]
+        assert any(one.status == 503 and one.error(503)["code"] == "connections" for one in messages)
     finally:
         for connection in idle:
             connection.close()
@@ -212,7 +212,7 @@ def test_nonsense_after_a_request_ends_its_answer(
             assert b"[DONE]" not in rest
         else:
             connection.sendall(wire.posted(LONG) + b"NONSENSE\r\n\r\n")
-            assert wire.heard(connection, last=True).error(400)["code"] == "not_http"
+            assert wire.received(connection, last=True).error(400)["code"] == "not_http"
     assert few.settled()
     # That it was no HTTP is no error of the server.
     assert not [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR]
@@ -223,7 +223,7 @@ def test_refused_clients_get_no_100_continue(few: Any, caplog: pytest.LogCapture
     body += b"expect: 100-continue\r\ntransfer-encoding: chunked\r\n\r\nNONSENSE\r\n"
     with few.connect() as connection:
         connection.sendall(body)
-        assert wire.heard(connection, last=True).error(400)["code"] == "not_http"
+        assert wire.received(connection, last=True).error(400)["code"] == "not_http"
     assert few.settled()
     gc.collect()  # an error of a task that nobody asks is told when the task goes
     assert not [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR]

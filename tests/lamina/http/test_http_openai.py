@@ -60,18 +60,18 @@ def test_lists_its_model(client: openai.OpenAI) -> None:
 def test_completes_as_the_engine_does(
     complete: Any, reference: Any, tokenizer: Any, sampling: dict[str, Any]
 ) -> None:
-    told = complete(max_tokens=24, extra_body={"return_token_ids": True}, **sampling)
-    (wanted,) = reference(PROMPT, max_tokens=24, **sampling)
-    (choice,) = told.choices
+    reported = complete(max_tokens=24, extra_body={"return_token_ids": True}, **sampling)
+    (expected,) = reference(PROMPT, max_tokens=24, **sampling)
+    (choice,) = reported.choices
     extra = choice.model_extra
-    assert extra["token_ids"] == list(wanted.tokens)
+    assert extra["token_ids"] == list(expected.tokens)
     assert extra["prompt_token_ids"] == tokenizer.encode(PROMPT)
-    stopped = wanted.finish_reason == "stop"
-    assert choice.text == tokenizer.decode(wanted.tokens[:-1] if stopped else wanted.tokens)
-    assert choice.finish_reason == wanted.finish_reason
-    assert told.usage.prompt_tokens == len(tokenizer.encode(PROMPT))
-    assert told.usage.completion_tokens == len(wanted.tokens)
-    assert told.usage.total_tokens == told.usage.prompt_tokens + told.usage.completion_tokens
+    stopped = expected.finish_reason == "stop"
+    assert choice.text == tokenizer.decode(expected.tokens[:-1] if stopped else expected.tokens)
+    assert choice.finish_reason == expected.finish_reason
+    assert reported.usage.prompt_tokens == len(tokenizer.encode(PROMPT))
+    assert reported.usage.completion_tokens == len(expected.tokens)
+    assert reported.usage.total_tokens == reported.usage.prompt_tokens + reported.usage.completion_tokens
 
 
 def test_streamed_and_complete_answers_are_equal(complete: Any) -> None:
@@ -94,48 +94,48 @@ def test_streamed_and_complete_answers_are_equal(complete: Any) -> None:
     assert [chunk.choices[0].finish_reason for chunk in pieces[:-1]] == [None] * (len(pieces) - 1)
     assert pieces[-1].choices[0].finish_reason == "length"
     for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
-        told = [value for chunk in pieces for value in getattr(chunk.choices[0].logprobs, name)]
-        assert told == getattr(whole.choices[0].logprobs, name)
+        messages = [value for chunk in pieces for value in getattr(chunk.choices[0].logprobs, name)]
+        assert messages == getattr(whole.choices[0].logprobs, name)
 
 
 def test_tells_log_probabilities(complete: Any, reference: Any, tokenizer: Any) -> None:
-    told = complete(max_tokens=6, temperature=0, logprobs=3)
-    (wanted,) = reference(PROMPT, max_tokens=6, logprobs=3)
-    logprobs = told.choices[0].logprobs
-    assert logprobs.tokens == [tokenizer.token(token) for token in wanted.tokens]
-    assert logprobs.token_logprobs == pytest.approx([each.chosen for each in wanted.logprobs])
-    for top, each in zip(logprobs.top_logprobs, wanted.logprobs, strict=True):
+    reported = complete(max_tokens=6, temperature=0, logprobs=3)
+    (expected,) = reference(PROMPT, max_tokens=6, logprobs=3)
+    logprobs = reported.choices[0].logprobs
+    assert logprobs.tokens == [tokenizer.token(token) for token in expected.tokens]
+    assert logprobs.token_logprobs == pytest.approx([each.chosen for each in expected.logprobs])
+    for top, each in zip(logprobs.top_logprobs, expected.logprobs, strict=True):
         assert top[tokenizer.token(each.top[0][0])] == pytest.approx(each.top[0][1])
         assert len(top) <= 4
     none = complete(max_tokens=6, temperature=0, logprobs=0)
-    told_of = none.choices[0].logprobs
-    chosen = zip(told_of.tokens, told_of.token_logprobs, strict=True)
-    assert told_of.top_logprobs == [{token: logprob} for token, logprob in chosen]
+    reported_tokens = none.choices[0].logprobs
+    chosen = zip(reported_tokens.tokens, reported_tokens.token_logprobs, strict=True)
+    assert reported_tokens.top_logprobs == [{token: logprob} for token, logprob in chosen]
 
 
 @pytest.mark.parametrize("prompts", [[PROMPT, "rain in Spain"], [[5, 6, 7], [9]]], ids=["text", "ids"])
 def test_makes_several_choices_of_several_prompts(
     complete: Any, reference: Any, tokenizer: Any, prompts: list[Any]
 ) -> None:
-    asked = {"max_tokens": 8, "temperature": 1.0, "seed": 3, "n": 2}
+    requested = {"max_tokens": 8, "temperature": 1.0, "seed": 3, "n": 2}
     ask = partial(
-        complete, prompt=prompts, extra_body={"return_token_ids": True, "ignore_eos": True}, **asked
+        complete, prompt=prompts, extra_body={"return_token_ids": True, "ignore_eos": True}, **requested
     )
-    told = ask()
-    assert [choice.index for choice in told.choices] == [0, 1, 2, 3]
+    reported = ask()
+    assert [choice.index for choice in reported.choices] == [0, 1, 2, 3]
     for place, prompt in enumerate(prompts):
-        wanted = reference(prompt, ignore_eos=True, **asked)
+        expected = reference(prompt, ignore_eos=True, **requested)
         for sample in range(2):
-            extra = told.choices[2 * place + sample].model_extra
-            assert extra["token_ids"] == list(wanted[sample].tokens)
+            extra = reported.choices[2 * place + sample].model_extra
+            assert extra["token_ids"] == list(expected[sample].tokens)
             ids = tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
             assert extra["prompt_token_ids"] == ids
-    assert told.usage.completion_tokens == 32
+    assert reported.usage.completion_tokens == 32
     streamed: dict[int, list[int]] = {0: [], 1: [], 2: [], 3: []}
     for chunk in ask(stream=True):
         (choice,) = chunk.choices
         streamed[choice.index] += choice.model_extra["token_ids"]
-    assert list(streamed.values()) == [choice.model_extra["token_ids"] for choice in told.choices]
+    assert list(streamed.values()) == [choice.model_extra["token_ids"] for choice in reported.choices]
 
 
 def test_stops_at_a_string(complete: Any, server: Any) -> None:
@@ -144,44 +144,44 @@ def test_stops_at_a_string(complete: Any, server: Any) -> None:
     whole = ask().choices[0].text
     before, stop = server.service.meter._ends["stop"], whole[20:23]
     assert whole.index(stop) == 20, "the test needs text that does not repeat itself there"
-    told = ask(stop=["never seen", stop])
-    assert told.choices[0].text == whole[:20]
-    assert told.choices[0].finish_reason == "stop"
-    assert told.choices[0].model_extra["stop_reason"] == stop
-    assert told.usage.completion_tokens < 60
+    reported = ask(stop=["never seen", stop])
+    assert reported.choices[0].text == whole[:20]
+    assert reported.choices[0].finish_reason == "stop"
+    assert reported.choices[0].model_extra["stop_reason"] == stop
+    assert reported.usage.completion_tokens < 60
     chunks = list(ask(stop=[stop], stream=True))
     assert "".join(chunk.choices[0].text for chunk in chunks) == whole[:20]
     assert chunks[-1].choices[0].finish_reason == "stop"
-    told = ask(stop=stop, extra_body=body | {"include_stop_str_in_output": True})
-    assert told.choices[0].text == whole[:20] + stop
+    reported = ask(stop=stop, extra_body=body | {"include_stop_str_in_output": True})
+    assert reported.choices[0].text == whole[:20] + stop
     assert server.settled()
     assert server.service.meter._ends["stop"] == before + 3
 
 
 def test_stops_at_a_token(complete: Any, reference: Any, tokenizer: Any) -> None:
-    (wanted,) = reference(PROMPT, max_tokens=10, ignore_eos=True)
-    stop = wanted.tokens[4]
-    first = wanted.tokens.index(stop)
+    (expected,) = reference(PROMPT, max_tokens=10, ignore_eos=True)
+    stop = expected.tokens[4]
+    first = expected.tokens.index(stop)
     body = {"stop_token_ids": [stop], "ignore_eos": True, "return_token_ids": True}
-    told = complete(max_tokens=10, temperature=0, extra_body=body)
-    (choice,) = told.choices
-    assert choice.model_extra["token_ids"] == list(wanted.tokens[: first + 1])
+    reported = complete(max_tokens=10, temperature=0, extra_body=body)
+    (choice,) = reported.choices
+    assert choice.model_extra["token_ids"] == list(expected.tokens[: first + 1])
     assert (choice.finish_reason, choice.model_extra["stop_reason"]) == ("stop", stop)
-    assert choice.text == tokenizer.decode(wanted.tokens[:first])
+    assert choice.text == tokenizer.decode(expected.tokens[:first])
 
 
 def test_chats(chat: Any, reference: Any, tokenizer: Any) -> None:
     body = {"return_token_ids": True, "ignore_eos": True}
-    told = chat(max_completion_tokens=12, temperature=0, logprobs=True, top_logprobs=2, extra_body=body)
-    (wanted,) = reference(TEMPLATED, max_tokens=12, ignore_eos=True, logprobs=2)
-    (choice,) = told.choices
-    assert told.model_extra["prompt_token_ids"] == tokenizer.encode(TEMPLATED)
-    assert choice.model_extra["token_ids"] == list(wanted.tokens)
+    reported = chat(max_completion_tokens=12, temperature=0, logprobs=True, top_logprobs=2, extra_body=body)
+    (expected,) = reference(TEMPLATED, max_tokens=12, ignore_eos=True, logprobs=2)
+    (choice,) = reported.choices
+    assert reported.model_extra["prompt_token_ids"] == tokenizer.encode(TEMPLATED)
+    assert choice.model_extra["token_ids"] == list(expected.tokens)
     assert choice.message.role == "assistant"
-    assert choice.message.content == tokenizer.decode(wanted.tokens)
+    assert choice.message.content == tokenizer.decode(expected.tokens)
     content = choice.logprobs.content
-    assert [each.token for each in content] == [tokenizer.token(token) for token in wanted.tokens]
-    assert [each.logprob for each in content] == pytest.approx([each.chosen for each in wanted.logprobs])
+    assert [each.token for each in content] == [tokenizer.token(token) for token in expected.tokens]
+    assert [each.logprob for each in content] == pytest.approx([each.chosen for each in expected.logprobs])
     assert all(len(each.top_logprobs) == 2 for each in content)
     assert bytes(content[0].bytes).decode() == content[0].token
 
@@ -192,10 +192,10 @@ def test_streams_a_chat(chat: Any) -> None:
     chunks = list(ask(stream=True, stream_options={"include_usage": True}))
     assert chunks[-1].usage == whole.usage
     for index in (0, 1):
-        mine = [choice for chunk in chunks for choice in chunk.choices if choice.index == index]
-        assert "".join(choice.delta.content for choice in mine) == whole.choices[index].message.content
-        assert [choice.delta.role for choice in mine] == ["assistant", *[None] * (len(mine) - 1)]
-        assert mine[-1].finish_reason == "length"
+        own = [choice for chunk in chunks for choice in chunk.choices if choice.index == index]
+        assert "".join(choice.delta.content for choice in own) == whole.choices[index].message.content
+        assert [choice.delta.role for choice in own] == ["assistant", *[None] * (len(own) - 1)]
+        assert own[-1].finish_reason == "length"
 
 
 def test_a_chat_that_does_not_say_is_not_cut_short_early(chat: Any, server: Any) -> None:
@@ -205,10 +205,10 @@ def test_a_chat_that_does_not_say_is_not_cut_short_early(chat: Any, server: Any)
 def test_an_answer_can_be_sent_back(chat: Any) -> None:
     ask = partial(chat, max_tokens=4, temperature=0)
     message = ask().choices[0].message
-    asked = {"role": "user", "content": "and then?"}
-    said = {"role": "assistant", "content": message.content, "annotations": [], "tool_calls": None}
-    told, again = (ask(messages=[*MESSAGES, answer, asked]) for answer in (message, said))
-    assert again.choices[0].message.content == told.choices[0].message.content
+    requested = {"role": "user", "content": "and then?"}
+    text = {"role": "assistant", "content": message.content, "annotations": [], "tool_calls": None}
+    reported, again = (ask(messages=[*MESSAGES, answer, requested]) for answer in (message, text))
+    assert again.choices[0].message.content == reported.choices[0].message.content
 
 
 def test_errors_are_the_clients_own(complete: Any, chat: Any) -> None:

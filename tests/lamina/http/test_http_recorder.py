@@ -112,9 +112,9 @@ def test_a_server_with_the_same_journal_goes_on(serve: Any, tmp_path: Path, wire
         resumed = server.service.recorder._recordings[recording.key].tokens
         assert resumed[: len(recording.tokens)] == recording.tokens
         if first is None:
-            told = server.post(body)[1]
-            assert told["choices"][0]["token_ids"] == whole
-            assert told["created"] == recording.created
+            answer = server.post(body)[1]
+            assert answer["choices"][0]["token_ids"] == whole
+            assert answer["created"] == recording.created
         else:
             rest = read(server, body, last=first.last)
             assert first.tokens + rest.tokens == whole
@@ -163,8 +163,8 @@ def test_what_no_client_comes_back_for_is_paused(serve: Any, tmp_path: Path, wir
 def test_what_is_refused(serve: Any, tmp_path: Path) -> None:
     def refused(body: Any, last: str | None = None, key: str = "one") -> tuple[int, str]:
         headers = {"authorization": f"Bearer {key}"} | ({"last-event-id": last} if last else {})
-        told = server.call("POST", "/v1/completions", body, headers)
-        return told.status, told.error(told.status)["code"]
+        answer = server.call("POST", "/v1/completions", body, headers)
+        return answer.status, answer.error(answer.status)["code"]
 
     body = BODY | {"seed": 5, "request_id": "a"}
     with journal(tmp_path / "one") as requests, serve(requests=requests, api_key="one") as server:
@@ -216,8 +216,8 @@ def test_a_journal_that_cannot_be_written_ends_no_stream(serve: Any, tmp_path: P
 
         requests.log.append = full  # type: ignore[method-assign]
         assert len(read(server, BODY | {"request_id": "a"}).tokens) == TOKENS
-        told = server.call("POST", "/v1/completions", BODY | {"request_id": "b"})
-        assert told.error(503)["code"] == "journal_failed"
+        answer = server.call("POST", "/v1/completions", BODY | {"request_id": "b"})
+        assert answer.error(503)["code"] == "journal_failed"
         assert len(read(server, BODY).tokens) == TOKENS
 
 
@@ -239,6 +239,6 @@ BEGIN = ["begin", 0, b"k", b"d", 1, b"\0\0\0\0", b'{"max_tokens": 3}']
 )
 def test_records_that_no_server_has_written(records: Any) -> None:
     made = Recorder(None, None, None, 1.0, None)  # type: ignore[arg-type]
-    with pytest.raises(RecordError, match="makes no sense") as found:
+    with pytest.raises(RecordError, match="makes no sense") as error:
         made.load(records)
-    assert found.value.code == "journal-damaged"
+    assert error.value.code == "journal-damaged"

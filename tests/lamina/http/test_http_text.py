@@ -19,36 +19,36 @@ def of_bytes(ids: Sequence[int]) -> str:
 
 @given(st.text(max_size=60))
 def test_only_complete_characters_are_reported(text: str) -> None:
-    detokenizer, told = Detokenizer(of_bytes), ""
+    detokenizer, reported = Detokenizer(of_bytes), ""
     for byte in text.encode():
-        told += detokenizer.feed([byte])
-        assert text.startswith(told)
-    assert told + detokenizer.flush() == text
+        reported += detokenizer.feed([byte])
+        assert text.startswith(reported)
+    assert reported + detokenizer.flush() == text
 
 
 @given(st.binary(max_size=LONGEST_WINDOW), st.integers(1, 5))
 def test_pieces_of_anything_add_up(data: bytes, size: int) -> None:
-    detokenizer, told = Detokenizer(of_bytes), ""
+    detokenizer, reported = Detokenizer(of_bytes), ""
     for begin in range(0, len(data), size):
-        told += detokenizer.feed(data[begin : begin + size])
-    assert told + detokenizer.flush() == data.decode(errors="replace")
+        reported += detokenizer.feed(data[begin : begin + size])
+    assert reported + detokenizer.flush() == data.decode(errors="replace")
 
 
 def test_endless_garbage_is_an_error_early() -> None:
     detokenizer = Detokenizer(of_bytes)
-    told = "".join(detokenizer.feed([0x80]) for _ in range(10 * LONGEST_WINDOW))
-    assert len(told) > 9 * LONGEST_WINDOW
+    reported = "".join(detokenizer.feed([0x80]) for _ in range(10 * LONGEST_WINDOW))
+    assert len(reported) > 9 * LONGEST_WINDOW
     assert len(detokenizer._window) <= LONGEST_WINDOW + 1
 
 
 @given(st.lists(st.integers(4, 319), max_size=80))
 def test_pieces_of_a_real_tokenizer_add_up(tokenizer: Any, tokens: list[int]) -> None:
     detokenizer = Detokenizer(tokenizer.decode)
-    told = "".join(detokenizer.feed([token]) for token in tokens) + detokenizer.flush()
-    wanted = tokenizer.decode(tokens)
+    reported = "".join(detokenizer.feed([token]) for token in tokens) + detokenizer.flush()
+    expected = tokenizer.decode(tokens)
     # After a long run of bytes that are no text a character may be told as broken.
     if len(tokens) <= LONGEST_WINDOW:
-        assert told == wanted
+        assert reported == expected
 
 
 @given(
@@ -56,23 +56,23 @@ def test_pieces_of_a_real_tokenizer_add_up(tokenizer: Any, tokens: list[int]) ->
     st.lists(st.text("abc", max_size=3), max_size=12),
 )
 def test_stops_where_a_slow_reader_would(stops: list[str], pieces: list[str]) -> None:
-    stopper, told = StopStrings(stops), ""
+    stopper, reported = StopStrings(stops), ""
     for piece in pieces:
-        told += stopper.feed(piece)
+        reported += stopper.feed(piece)
         if stopper.met is not None:
             break
     else:
-        told += stopper.flush()
-    whole, wanted, found = "".join(pieces), None, None
+        reported += stopper.flush()
+    whole, expected, result = "".join(pieces), None, None
     for end in range(len(whole) + 1):
         ending = [stop for stop in stops if whole[:end].endswith(stop)]
         if ending:
-            found = max(ending, key=len)
-            wanted = whole[: end - len(found)]
+            result = max(ending, key=len)
+            expected = whole[: end - len(result)]
             break
     # Of stop strings that come in one piece the first to end is taken, as if they had come one by one.
-    assert stopper.met == found
-    assert told == (whole if wanted is None else wanted)
+    assert stopper.met == result
+    assert reported == (whole if expected is None else expected)
 
 
 def test_text_that_may_begin_a_stop_is_held_back() -> None:

@@ -143,9 +143,9 @@ def test_pages_of_iterations_under_way_stay_where_they_are() -> None:
 def test_paging_takes_no_more_memory_than_there_is(tokens: int, overcommit: float) -> None:
     pages = Pager.pages(tokens, overcommit)
     assert tokens - PAGE_TOKENS < pages.device * PAGE_TOKENS <= tokens
-    beside = tokens * overcommit
-    assert pages.host * PAGE_TOKENS <= max(beside, PAGE_TOKENS)
-    assert pages.host * PAGE_TOKENS > beside - PAGE_TOKENS
+    alongside = tokens * overcommit
+    assert pages.host * PAGE_TOKENS <= max(alongside, PAGE_TOKENS)
+    assert pages.host * PAGE_TOKENS > alongside - PAGE_TOKENS
 
 
 @pytest.mark.parametrize(
@@ -190,8 +190,8 @@ def test_a_layer_is_in_the_space_of_its_sight() -> None:
     slots = arena.allocate(7, 9)
     assert [len(one) for one in slots] == [4, 9]
     for layer in range(4):
-        kept = slots[arena.space_of(layer)]
-        arena.write(layer, kept, *torch.full((2, len(kept), 1, 2), layer + 1.0))
+        saved = slots[arena.space_of(layer)]
+        arena.write(layer, saved, *torch.full((2, len(saved), 1, 2), layer + 1.0))
     for layer in range(4):
         keys, values = arena.read(layer, 7)
         assert len(keys) == (4, 9)[arena.space_of(layer)]

@@ -49,22 +49,22 @@ class Model:
             return SlabFullError
         return ValueError if any(self.lacks(request, n) for request in batch) else None
 
-    def seen(self, request: int, n: int) -> int:
+    def observed(self, request: int, n: int) -> int:
         """How many of its tokens are, once it has n more."""
         tokens = self.lengths.get(request, 0) + n
         return tokens - self.sight.first(tokens)
 
     def lacks(self, request: int, n: int) -> bool:
         """Whether it began as a fork that shares too little of what is seen then."""
-        return len(self.lists.get(request, [])) + n < self.seen(request, n)
+        return len(self.lists.get(request, [])) + n < self.observed(request, n)
 
     def trim(self, request: int, n: int) -> None:
         """Before it gets n more tokens."""
         here = self.lists.setdefault(request, [])
-        kept = self.seen(request, n) - min(n, self.seen(request, n))
-        gone = here[: max(len(here) - kept, 0)]
-        del here[: len(gone)]
-        self.free(gone)
+        saved = self.observed(request, n) - min(n, self.observed(request, n))
+        lost = here[: max(len(here) - saved, 0)]
+        del here[: len(lost)]
+        self.free(lost)
 
     def turn(self, batch: int) -> None:
         """The next slots of a step, one place further for even batches, so that none gets every 2^k-th."""
@@ -75,7 +75,7 @@ class Model:
 
     def append(self, request: int, n: int) -> list[int]:
         self.trim(request, n)
-        slots = [self.stack.pop() for _ in range(min(n, self.seen(request, n)))]
+        slots = [self.stack.pop() for _ in range(min(n, self.observed(request, n)))]
         self.lists[request] += slots
         self.lengths[request] = self.lengths.get(request, 0) + n
         return slots
@@ -112,7 +112,7 @@ class SlabBesideModel(RuleBasedStateMachine):
         if self.model.lacks(request, n):
             with pytest.raises(ValueError, match="shares too little"):
                 self.slab.allocate(request, n)
-        elif min(n, self.model.seen(request, n)) > len(self.model.stack):
+        elif min(n, self.model.observed(request, n)) > len(self.model.stack):
             with pytest.raises(SlabFullError):
                 self.slab.allocate(request, n)
         else:

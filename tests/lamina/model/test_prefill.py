@@ -78,10 +78,10 @@ def run(
     return collected.kv
 
 
-def assert_same(found: KV, expected: KV) -> None:
-    assert found.keys() == expected.keys()
+def assert_same(result: KV, expected: KV) -> None:
+    assert result.keys() == expected.keys()
     for layer, stored in expected.items():
-        for ours, theirs in zip(found[layer], stored, strict=True):
+        for ours, theirs in zip(result[layer], stored, strict=True):
             torch.testing.assert_close(ours, theirs, atol=2e-4, rtol=2e-4)
 
 
@@ -92,12 +92,12 @@ def test_every_family_has_the_kv_of_the_original(
 ) -> None:
     model = small_model(family)
     conversion = convert(model)
-    found = run(conversion, model, tokens, chunk)
+    result = run(conversion, model, tokens, chunk)
     expected = original(conversion, model, tokens)
     # A windowed layer's own cache keeps what the window sees; a prefill hands everything over.
-    seen = {layer: len(stored[0]) for layer, stored in expected.items()}
-    found = {layer: tuple(one[-seen[layer] :] for one in kv) for layer, kv in found.items()}
-    assert_same(found, expected)
+    observed = {layer: len(stored[0]) for layer, stored in expected.items()}
+    result = {layer: tuple(one[-observed[layer] :] for one in kv) for layer, kv in result.items()}
+    assert_same(result, expected)
 
 
 @pytest.mark.long(but=["llama-gqa", "gpt-oss"])
@@ -119,14 +119,14 @@ def test_prompts_together_have_the_kv_of_each_alone(family: str, small_model: Sm
         layers.call(list(map(PromptTokens, order, parts)), None, second)
         layers.call([PromptTokens(runs[3], texts[3][31:])], None, last)
     assert [run.done for run in runs] == [23, 1, 17, 40]
-    for layer, found in second.kv.items():
-        of_each = [one.split([len(part) for part in parts]) for one in found]
+    for layer, result in second.kv.items():
+        of_each = [one.split([len(part) for part in parts]) for one in result]
         begun, ended = first.kv[layer], last.kv[layer]
         for text, place in zip(texts, (0, 1, 3, 2), strict=True):
-            mine = tuple(one[place] for one in of_each)
+            own = tuple(one[place] for one in of_each)
             if text is texts[3]:
-                mine = tuple(map(torch.cat, zip(begun, mine, ended, strict=True)))
-            assert_same({layer: mine}, {layer: run(conversion, model, text)[layer]})
+                own = tuple(map(torch.cat, zip(begun, own, ended, strict=True)))
+            assert_same({layer: own}, {layer: run(conversion, model, text)[layer]})
 
 
 def test_a_call_that_failed_is_made_again(small_model: SmallModel, tokens: torch.Tensor) -> None:
@@ -202,10 +202,10 @@ def test_states_after_a_prompt_are_those_of_its_tokens(
         memory, collected = begun(slices), Collected()
         layers = Prefill(slices[:-1], conversion.attended(model), slices[-1])
         list(through(layers, tokens, 10, collected))
-        found = [memory.read(number) for number in range(len(conversion.states))]
+        results = [memory.read(number) for number in range(len(conversion.states))]
         memory = begun(slices)
         assert_same(collected.kv, by_token(conversion, slices, tokens))
-        for number, one in enumerate(found):
+        for number, one in enumerate(results):
             torch.testing.assert_close(one, memory.read(number), atol=2e-4, rtol=2e-4)
     # Weights are multiplied with all tokens of a chunk; only what needs the token before runs by itself.
     for kind in conversion.classes:

@@ -58,10 +58,10 @@ def test_odds_are_those_of_the_distribution(top_k: int, top_p: float) -> None:
     logits = torch.tensor([[1.0, 2.0, 0.5, 3.0, -1.0, 2.5]])
     expected = torch.softmax(warped(logits, 1.5, top_k, top_p), -1).numpy()
     drawn = choose(logits.expand(draws, -1), wishes(draws, temperature=1.5, top_k=top_k, top_p=top_p))
-    seen = np.bincount(drawn.numpy(), minlength=6) / draws
+    observed = np.bincount(drawn.numpy(), minlength=6) / draws
     # Four standard deviations of a proportion; the seeds are fixed, so this holds or it does not.
-    assert np.abs(seen - expected).max() < 4 * np.sqrt(0.25 / draws)
-    assert (seen[expected == 0] == 0).all()
+    assert np.abs(observed - expected).max() < 4 * np.sqrt(0.25 / draws)
+    assert (observed[expected == 0] == 0).all()
 
 
 def test_a_seed_gives_the_same_sample_in_any_batch() -> None:

@@ -111,9 +111,9 @@ def test_selection_of_joined_rows(joined: Joined, data: st.DataObject) -> None:
 
 @given(st.lists(st.integers(-(2**60), 2**60), unique=True, min_size=1, max_size=8), st.data())
 def test_places_are_where_they_are(among: list[int], data: st.DataObject) -> None:
-    wanted = data.draw(st.lists(st.sampled_from(among), max_size=8))
-    places = places_of(np.array(wanted, np.int64), np.array(among, np.int64))
-    assert places.tolist() == [among.index(name) for name in wanted]
+    expected = data.draw(st.lists(st.sampled_from(among), max_size=8))
+    places = places_of(np.array(expected, np.int64), np.array(among, np.int64))
+    assert places.tolist() == [among.index(name) for name in expected]
 
 
 def test_facts_of_a_model_arrive_as_they_were_sent() -> None:

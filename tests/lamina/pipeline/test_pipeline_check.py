@@ -138,14 +138,14 @@ def test_any_piece_lost_in_the_middle_is_missed(cluster: Cluster, data: st.DataO
     # Neither a cycle that a worker may have forgotten, nor one that may not have ended.
     inside = np.flatnonzero((records.cycle > 1) & (records.cycle < CYCLES - 1))
     row = data.draw(st.sampled_from(inside.tolist()))
-    found = check_schedule(without(records, row), cluster.schedule)
+    result = check_schedule(without(records, row), cluster.schedule)
     batch, cycle, worker = int(records.batch[row]), int(records.cycle[row]), int(records.worker[row])
     attends = records.replica_of[worker] < 0
     whose = records.workers[worker] if attends else "model workers"
-    wanted = cluster.schedule.slices - 1 if attends else cluster.schedule.slices * cluster.ranks
-    lost = f"in cycle {cycle} the {whose} did {wanted - 1} pieces of work for batch {batch}, not {wanted}"
+    expected = cluster.schedule.slices - 1 if attends else cluster.schedule.slices * cluster.ranks
+    lost = f"in cycle {cycle} the {whose} did {expected - 1} pieces of work for batch {batch}, not {expected}"
     # An attention worker may have none of a batch's requests, and so no piece of it.
-    assert found == ([lost] if wanted > 1 else [])
+    assert result == ([lost] if expected > 1 else [])
 
 
 @pytest.fixture(params=KINDS, ids=str)
@@ -159,9 +159,9 @@ def someone(cluster: Cluster, slice_: int, rank: int = 0, batch: int = 0) -> str
     return f"model {cluster.schedule.place(batch, 2, slice_) * cluster.ranks + rank}"
 
 
-def told(cluster: Cluster, records: Records, sentence: str) -> None:
-    found = check_schedule(records, cluster.schedule)
-    assert any(re.fullmatch(sentence, one) for one in found), found
+def reported(cluster: Cluster, records: Records, sentence: str) -> None:
+    result = check_schedule(records, cluster.schedule)
+    assert any(re.fullmatch(sentence, one) for one in result), result
 
 
 def test_overlapping_work_is_a_violation(cluster: Cluster) -> None:
@@ -169,7 +169,9 @@ def test_overlapping_work_is_a_violation(cluster: Cluster) -> None:
     row = row_of(records, someone(cluster, 1), 0, 2, 1)
     assert records.worker[row + 1] == records.worker[row]
     later = moved(records, row, end_ns=int(records.start_ns[row + 1]) + 1)
-    told(cluster, later, rf".* began on {someone(cluster, 1)} before slice 1 of batch 0 in cycle 2 had ended")
+    reported(
+        cluster, later, rf".* began on {someone(cluster, 1)} before slice 1 of batch 0 in cycle 2 had ended"
+    )
     on_end = moved(records, row, end_ns=int(records.start_ns[row + 1]))
     assert not any("began on" in one for one in check_schedule(on_end, cluster.schedule))
 
@@ -183,10 +185,10 @@ def test_work_in_another_order_is_a_violation(cluster: Cluster, worker: str) -> 
     order = np.arange(len(records))
     order[[row, row + 1]] = order[[row + 1, row]]
     swapped = records.where(order)
-    told(cluster, swapped, rf"{worker} did slice 1 of batch 0 in cycle 2 after slice \d of .*")
+    reported(cluster, swapped, rf"{worker} did slice 1 of batch 0 in cycle 2 after slice \d of .*")
     twice = records.where(np.sort(np.append(np.arange(len(records)), row)))
     piece = "slice 1 of batch 0 in cycle 2"
-    told(cluster, twice, f"{worker} did {piece} after {piece}")
+    reported(cluster, twice, f"{worker} did {piece} after {piece}")
 
 
 @pytest.mark.parametrize("pipelining", ["rotational", "fixed"])
@@ -197,7 +199,7 @@ def test_work_at_another_place_is_a_violation(pipelining: Pipelining) -> None:
     row = row_of(records, f"model {place}", 1, 2, 1)
     other = 1 - place
     elsewhere = moved(records, row, worker=other)
-    told(
+    reported(
         cluster, elsewhere, f"slice 1 of batch 1 in cycle 2 is for place {place} and was run on model {other}"
     )
 
@@ -207,7 +209,7 @@ def test_attention_before_its_slice_is_a_violation(cluster: Cluster) -> None:
     starts = [records.start_ns[row_of(records, someone(cluster, 1, rank), 0, 2, 1)] for rank in range(2)]
     row = row_of(records, "attention 1", 0, 2, 1)
     early = moved(records, row, start_ns=int(min(starts)) - 1)
-    told(cluster, early, "attention of slice 1 of batch 0 in cycle 2 began before its slice")
+    reported(cluster, early, "attention of slice 1 of batch 0 in cycle 2 began before its slice")
     # With q in hand it may begin before the slice has ended.
     at_once = moved(records, row, start_ns=int(min(starts)))
     assert not any("before its slice" in one for one in check_schedule(at_once, cluster.schedule))
@@ -219,7 +221,7 @@ def test_a_slice_before_its_attention_is_a_violation(cluster: Cluster) -> None:
     row = row_of(records, "attention 0", 0, 2, 1)
     nexts = [row_of(records, someone(cluster, 2, rank), 0, 2, 2) for rank in range(2)]
     late = moved(records, row, end_ns=int(max(records.start_ns[each] for each in nexts)) + 1)
-    told(cluster, late, sentence)
+    reported(cluster, late, sentence)
     on_time = moved(records, row, end_ns=int(max(records.start_ns[each] for each in nexts)))
     assert not any("comes after" in one for one in check_schedule(on_time, cluster.schedule))
 
@@ -232,7 +234,9 @@ def test_an_iteration_before_its_tokens_is_a_violation(cluster: Cluster) -> None
     row = row_of(records, f"model {place * 2 + 1}", 0, 4, 0)
     ended = int(min(records.end_ns[each] for each in lasts))
     early = moved(records, row, start_ns=ended - 1)
-    told(cluster, early, "slice 0 of batch 0 in cycle 4 began before the batch's last iteration had ended")
+    reported(
+        cluster, early, "slice 0 of batch 0 in cycle 4 began before the batch's last iteration had ended"
+    )
     assert check_schedule(records, cluster.schedule) == []
 
 
@@ -240,13 +244,13 @@ def test_violations_of_a_kind_are_limited() -> None:
     cluster = Cluster(Schedule("rotational", 2, SLICES))
     records = cluster.run(cycles=20)
     wrong = replace(records, end_ns=records.end_ns + 10**9)
-    found = check_schedule(wrong, cluster.schedule)
-    assert sum("began on model 0" in one for one in found) == 5
-    assert len(found) <= 5 * (3 * len(records.workers) + 2)
+    result = check_schedule(wrong, cluster.schedule)
+    assert sum("began on model 0" in one for one in result) == 5
+    assert len(result) <= 5 * (3 * len(records.workers) + 2)
 
 
 def test_an_attention_worker_that_has_none_of_a_batchs_requests_may_leave_it_out() -> None:
     cluster = Cluster(Schedule("rotational", 2, SLICES), attention_workers=2)
     records = cluster.run()
-    mine = (records.worker == records.workers.index("attention 1")) & (records.batch == 1)
-    assert check_schedule(records.where(~mine), cluster.schedule) == []
+    own = (records.worker == records.workers.index("attention 1")) & (records.batch == 1)
+    assert check_schedule(records.where(~own), cluster.schedule) == []

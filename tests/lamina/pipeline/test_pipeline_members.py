@@ -87,18 +87,18 @@ class World:
             self.running.name[beam.row], self.running.token[beam.row] = name, token
 
     def leave(self, batch: int, share: float) -> None:
-        gone = [each for each in self.batches[batch] if self.data.draw(st.floats(0, 1)) < share]
-        rows = [each.row for each in gone]
+        lost = [each for each in self.batches[batch] if self.data.draw(st.floats(0, 1)) < share]
+        rows = [each.row for each in lost]
         self.pending[batch].leave(self.running.name[rows])
         self.running.leave(batch, rows)
         self.running.close(rows)
-        self.batches[batch] = [each for each in self.batches[batch] if each not in gone]
+        self.batches[batch] = [each for each in self.batches[batch] if each not in lost]
 
     def join(self, batch: int) -> list[tuple[int, int]]:
         """A family: the first brings its text, the others share some of it. (name, tokens shared) of each."""
         tokens, width = self.data.draw(st.integers(0, 9)), self.data.draw(st.integers(1, 4))
         shared, pool, family = self.data.draw(st.integers(0, tokens)), self.number() % 3, self.number()
-        wish, rows, told = Sampling(max_tokens=5, temperature=0.5, top_k=family, n=width), [], []
+        wish, rows, reported = Sampling(max_tokens=5, temperature=0.5, top_k=family, n=width), [], []
         parent: Sequence | None = None
         for sample in range(width):
             row = self.running.open(family, wish, seed=2**64 - 1 - sample, stops=(1, 2), most=None)
@@ -116,10 +116,10 @@ class World:
             self.pending[batch].joining.append((row, parent.name if parent else NO_PARENT, known, pool))
             parent = parent or new
             rows.append(row)
-            told.append((name, known))
+            reported.append((name, known))
             self.batches[batch].append(new)
         self.running.join(batch, rows)
-        return told
+        return reported
 
     def launch(self, batch: int, arriving: list[tuple[int, int]]) -> None:
         """The change on its way: workers must know what the model knows."""
@@ -173,8 +173,8 @@ class World:
             assert sorted(space.slab.requests().tolist()) == sorted(each.name for each in live)
             slot_of: dict[int, int] = {}
             for each in live:
-                seen = each.cells[sight.first(len(each.cells)) :]
-                for cell, slot in zip(seen, space.slab.indices(each.name).tolist(), strict=True):
+                observed = each.cells[sight.first(len(each.cells)) :]
+                for cell, slot in zip(observed, space.slab.indices(each.name).tolist(), strict=True):
                     assert slot_of.setdefault(cell, slot) == slot
             assert len(set(slot_of.values())) == len(slot_of) == space.slab.used
 
@@ -188,7 +188,7 @@ def test_workers_track_batches_and_kv(data: st.DataObject) -> None:
         if data.draw(st.booleans()):
             world.swap(batch)
         world.leave(batch, data.draw(st.sampled_from([0.0, 0.3, 1.0])))
-        arriving = [told for _ in range(data.draw(st.integers(0, 2))) for told in world.join(batch)]
+        arriving = [reported for _ in range(data.draw(st.integers(0, 2))) for reported in world.join(batch)]
         world.launch(batch, arriving)
         world.land(batch)
     for batch in range(BATCHES):
@@ -208,13 +208,13 @@ def test_two_beams_that_swap_do_not_lose_each_other() -> None:
     delta = pending.build(running)
     kv_slots.apply(0, delta)
     rows.apply(delta)
-    kept = {name: kv_slots.arena.spaces[0].slab.indices(name).tolist() for name in (1, 2)}
+    saved = {name: kv_slots.arena.spaces[0].slab.indices(name).tolist() for name in (1, 2)}
     swapped = BatchDelta(renamed=np.array([[1, 2, 70], [2, 1, 80]], np.int64))
     kv_slots.apply(0, swapped)
     rows.apply(swapped)
     assert rows.columns.name.tolist() == kv_slots.names(0).tolist() == [2, 1]
     assert rows.columns.token.tolist() == [70, 80]
-    assert {name: kv_slots.arena.spaces[0].slab.indices(name).tolist() for name in (1, 2)} == kept
+    assert {name: kv_slots.arena.spaces[0].slab.indices(name).tolist() for name in (1, 2)} == saved
 
 
 def test_expected_sequences_have_slots_until_dropped() -> None:
@@ -279,19 +279,21 @@ def test_logprobs_of_the_likeliest_tokens() -> None:
     logits, rows = chosen_with([NO_LOGPROBS, 2, NO_LOGPROBS, 0])
     choice = rows.choose(torch.from_numpy(logits))
     assert choice.tokens.tolist() == logits.argmax(1).tolist()
-    told = choice.revealed
-    assert told is not None
-    assert told.rows.tolist() == [1, 3]
-    asked = torch.log_softmax(torch.from_numpy(logits[[1, 3]]), -1)
-    assert told.tokens.tolist() == asked.topk(2).indices.tolist(), "as many as the one who asks for most"
-    np.testing.assert_allclose(told.logs, asked.topk(2).values)
-    np.testing.assert_allclose(told.chosen, asked.max(1).values)
+    reported = choice.revealed
+    assert reported is not None
+    assert reported.rows.tolist() == [1, 3]
+    requested = torch.log_softmax(torch.from_numpy(logits[[1, 3]]), -1)
+    assert reported.tokens.tolist() == requested.topk(2).indices.tolist(), (
+        "as many as the one who asks for most"
+    )
+    np.testing.assert_allclose(reported.logs, requested.topk(2).values)
+    np.testing.assert_allclose(reported.chosen, requested.max(1).values)
 
 
 def test_logprobs_of_none_and_of_more_than_the_vocabulary() -> None:
     logits, rows = chosen_with([NO_LOGPROBS, NO_LOGPROBS])
     assert rows.choose(torch.from_numpy(logits)).revealed is None
     logits, rows = chosen_with([50])
-    told = rows.choose(torch.from_numpy(logits)).revealed
-    assert told is not None
-    assert told.tokens.shape == (1, 7)
+    reported = rows.choose(torch.from_numpy(logits)).revealed
+    assert reported is not None
+    assert reported.tokens.shape == (1, 7)

@@ -39,12 +39,12 @@ def test_pieces_cover_every_head_of_every_request_once(partition: Partition, dra
     times: NDArray[np.int64] = np.zeros((partition.heads, len(pools)), np.int64)
     for rank in range(partition.ranks):
         for worker in range(partition.workers):
-            mine = np.flatnonzero(pools == worker) if partition.pools > 1 else np.arange(len(pools))
+            own = np.flatnonzero(pools == worker) if partition.pools > 1 else np.arange(len(pools))
             pieces = partition.pieces(rank, worker)
             for piece in pieces:
                 assert set(piece.heads) <= set(partition.of_rank(rank))
                 assert set(piece.heads) <= set(partition.of_worker(worker))
-                times[piece.heads.start : piece.heads.stop, mine[piece.rows(len(mine))]] += 1
+                times[piece.heads.start : piece.heads.stop, own[piece.rows(len(own))]] += 1
             assert len(pieces) <= partition.chunks
             assert all(len(piece.heads) for piece in pieces)
     assert (times == 1).all()
@@ -67,11 +67,11 @@ def test_heads_belong_to_one_rank_and_with_whole_requests_to_every_worker(partit
 def test_each_attention_worker_gets_the_kv_of_prompts_once(partition: Partition) -> None:
     stored: list[int] = []
     for worker in range(partition.workers):
-        mine = list(partition.kv_of(partition.of_worker(worker)))
+        own = list(partition.kv_of(partition.of_worker(worker)))
         givers = [rank for rank in range(partition.ranks) if partition.gives_prompts(rank, worker)]
         given_ = [head for rank in givers for head in partition.kv_of(partition.of_both(rank, worker))]
-        assert given_ == mine
-        stored += mine
+        assert given_ == own
+        stored += own
     if partition.along == "heads":
         assert sorted(stored) == sorted([*range(partition.kv_heads)] * partition.copies)
     else:
@@ -92,8 +92,8 @@ def test_chunks_by_hand() -> None:
     assert all((piece.part, piece.parts) == (0, 1) for piece in along_heads.pieces(1, 0))
     along_requests = Partition("heads", 1, 2, 16, 8, chunks=2)
     assert along_requests.pieces(0, 1) == [Piece(range(8, 16), 0, 2), Piece(range(8, 16), 1, 2)]
-    apart = Partition("heads", 4, 4, 16, 8)
-    assert [len(apart.pieces(1, worker)) for worker in range(4)] == [0, 1, 0, 0]
+    separate = Partition("heads", 4, 4, 16, 8)
+    assert [len(separate.pieces(1, worker)) for worker in range(4)] == [0, 1, 0, 0]
 
 
 def test_one_kv_head_is_on_all_whose_queries_attend_to_it() -> None:

@@ -134,8 +134,8 @@ def test_idle_time_is_that_between_when_all_had_begun_and_the_first_had_ended() 
 @given(st.lists(st.lists(st.integers(1, 50), min_size=1, max_size=10), min_size=1, max_size=4))
 def test_idle_shares_are_not_negative(lengths: list[list[int]]) -> None:
     recorders = [Recorder() for _ in lengths]
-    for recorder, mine in zip(recorders, lengths, strict=True):
-        noted(recorder, mine)
+    for recorder, own in zip(recorders, lengths, strict=True):
+        noted(recorder, own)
     names = [str(number) for number in range(len(lengths))]
     records = gather(names, [0] * len(names), [sent(recorder) for recorder in recorders])
     shares = list(records.idle().values())

@@ -27,13 +27,13 @@ def schedules(draw: st.DrawFn) -> Schedule:
 
 def whole_cycles(schedule: Schedule, cycles: int = CYCLES) -> list[Turn]:
     """The turns of the first cycles; with stages some of the next one are among them, and left out."""
-    wanted = cycles * schedule.batches * schedule.slices
-    found: list[Turn] = []
+    expected = cycles * schedule.batches * schedule.slices
+    results: list[Turn] = []
     for turn in schedule.turns():
         if turn.cycle < cycles:
-            found.append(turn)
-        if len(found) == wanted:
-            return found
+            results.append(turn)
+        if len(results) == expected:
+            return results
     raise AssertionError
 
 
@@ -43,8 +43,8 @@ def test_every_slice_of_every_batch_has_its_turn_once_a_cycle_and_in_order(sched
     everything = itertools.product(range(schedule.batches), range(CYCLES), range(schedule.slices))
     assert sorted(turn[:3] for turn in turns) == list(everything)
     for batch in range(schedule.batches):
-        mine = [(turn.cycle, turn.slice) for turn in turns if turn.batch == batch]
-        assert mine == sorted(mine)
+        own = [(turn.cycle, turn.slice) for turn in turns if turn.batch == batch]
+        assert own == sorted(own)
 
 
 @given(schedules())

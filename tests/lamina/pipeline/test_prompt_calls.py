@@ -46,9 +46,9 @@ def test_short_prompts_share_a_call_and_long_ones_are_cut_as_they_are_alone() ->
 
 def test_attention_workers_get_only_their_sequences() -> None:
     calls = calls_of(joining([100, 20, 30, CHUNK]), alone=False)
-    mine = without_text(calls, {101, 103})
-    assert places(mine) == [[(101, 0, 20)], [(103, 0, CHUNK)]]
-    assert not any(len(one.text) for call in mine for one in call)
+    own = without_text(calls, {101, 103})
+    assert places(own) == [[(101, 0, 20)], [(103, 0, CHUNK)]]
+    assert not any(len(one.text) for call in own for one in call)
     assert without_text(calls, set()) == []
 
 
@@ -56,13 +56,13 @@ def test_attention_workers_get_only_their_sequences() -> None:
 def test_every_token_is_computed_once(lengths: list[int], alone: bool) -> None:
     delta = joining(lengths)
     calls = calls_of(delta, alone=alone)
-    found: dict[int, list[np.ndarray]] = {}
+    results: dict[int, list[np.ndarray]] = {}
     for call in calls:
         assert 0 < sum(one.end - one.begin for one in call) <= CHUNK
         for one in call:
-            done = sum(map(len, found.get(one.name, [])))
+            done = sum(map(len, results.get(one.name, [])))
             assert (one.begin, one.end) == (done, done + len(one.text))
-            found.setdefault(one.name, []).append(one.text)
-    assert [*found] == [*delta.prompts], "in their order"
-    for name, texts in found.items():
+            results.setdefault(one.name, []).append(one.text)
+    assert [*results] == [*delta.prompts], "in their order"
+    for name, texts in results.items():
         assert np.concatenate(texts).tolist() == delta.prompts[name][:-1].tolist()

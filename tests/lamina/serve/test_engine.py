@@ -75,15 +75,15 @@ def test_samples_begin_again_where_their_prompt_is_longer_than_what_goes_through
     model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prompt_calls, "CHUNK", 3)
-    wish, seen = Sampling(max_tokens=12, n=3, temperature=1.0, seed=3), []
+    wish, observed = Sampling(max_tokens=12, n=3, temperature=1.0, seed=3), []
     for tokens, admission in ((500, "reserve"), (60, "grow")):
         engine = Engine(model, kv_tokens=tokens, admission=admission)
         results = engine.generate([list(range(10, 21))] * 2, wish)
         assert [result.error for result in results] == [None, None]
         assert any(result.preemptions for result in results) == (admission == "grow")
-        seen.append([result.completions for result in results])
+        observed.append([result.completions for result in results])
         engine.check_integrity()
-    assert seen[0] == seen[1]
+    assert observed[0] == observed[1]
 
 
 def test_a_seed_gives_the_same_tokens_in_any_batch(model: Any) -> None:
@@ -114,16 +114,16 @@ def test_samples_of_one_request_end_each_in_its_time(model: Any) -> None:
 
 def test_logprobs_name_the_chosen_and_the_likeliest(model: Any) -> None:
     engine = Engine(model, kv_tokens=100)
-    asked, plain = Sampling(max_tokens=6, logprobs=3), Sampling(max_tokens=6)
-    numbers = [engine.submit(PROMPT, wish) for wish in (plain, asked)]
+    requested, plain = Sampling(max_tokens=6, logprobs=3), Sampling(max_tokens=6)
+    numbers = [engine.submit(PROMPT, wish) for wish in (plain, requested)]
     engine.run()
-    silent, told = (engine.result(number).completions[0] for number in numbers)
+    silent, reported = (engine.result(number).completions[0] for number in numbers)
     assert silent.logprobs is None
-    assert told.logprobs is not None
+    assert reported.logprobs is not None
     with torch.inference_mode():
-        logits = model(torch.tensor([[*PROMPT, *told.tokens]])).logits[0, len(PROMPT) - 1 : -1]
+        logits = model(torch.tensor([[*PROMPT, *reported.tokens]])).logits[0, len(PROMPT) - 1 : -1]
     expected = torch.log_softmax(logits, -1)
-    for i, (token, entry) in enumerate(zip(told.tokens, told.logprobs, strict=True)):
+    for i, (token, entry) in enumerate(zip(reported.tokens, reported.logprobs, strict=True)):
         assert entry.chosen == pytest.approx(float(expected[i, token]), abs=1e-4)
         assert [name for name, _ in entry.top] == expected[i].topk(3).indices.tolist()
 
@@ -132,13 +132,13 @@ def test_streams_give_every_token_once_and_serve_the_others(model: Any) -> None:
     engine = Engine(model, kv_tokens=500)
     other = engine.submit([1, 2, 3], Sampling(max_tokens=5))
     number = engine.submit(PROMPT, Sampling(max_tokens=9, n=2, temperature=1.0, seed=0))
-    seen: dict[int, list[int]] = {0: [], 1: []}
+    observed: dict[int, list[int]] = {0: [], 1: []}
     pieces = 0
     for piece in engine.stream(number):
-        seen[piece.sample] += piece.tokens
+        observed[piece.sample] += piece.tokens
         pieces += 1
     assert pieces == 18, "token by token, sample by sample"
-    assert tokens_of(engine, number) == [tuple(seen[0]), tuple(seen[1])]
+    assert tokens_of(engine, number) == [tuple(observed[0]), tuple(observed[1])]
     assert len(tokens_of(engine, other)[0]) == 5
 
 
@@ -353,13 +353,13 @@ def test_many_logprobs_at_once_and_after_each_other(model: Any) -> None:
     alone = engine.generate([PROMPT], Sampling(max_tokens=20, logprobs=5))[0].completions[0].logprobs
     assert alone is not None
     for number, wish in zip(numbers, wishes, strict=True):
-        told = engine.result(number).completions[0].logprobs
+        reported = engine.result(number).completions[0].logprobs
         if wish.logprobs is None:
-            assert told is None
+            assert reported is None
             continue
-        assert told is not None
-        assert len(told) == wish.max_tokens
-        for ours, theirs in zip(told, alone, strict=False):
+        assert reported is not None
+        assert len(reported) == wish.max_tokens
+        for ours, theirs in zip(reported, alone, strict=False):
             assert len(ours.top) == wish.logprobs
             assert ours.chosen == pytest.approx(theirs.chosen, abs=1e-4)
             assert [name for name, _ in ours.top] == [name for name, _ in theirs.top[: wish.logprobs]]

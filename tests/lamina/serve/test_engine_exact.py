@@ -66,12 +66,12 @@ def check(model: transformers.PreTrainedModel, **options: Any) -> None:
 @pytest.mark.parametrize("family", ["llama-gqa", "gemma2"])
 def test_the_order_of_overlap_and_the_threads_change_no_bit(family: str, small_model: SmallModel) -> None:
     model = small_model(family, dtype=torch.bfloat16)
-    seen = []
+    observed = []
     for overlap, threads in ((True, 1), (False, 1), (True, 2), (False, 2)):
         engine = Engine(model, kv_tokens=1000, overlap=overlap, threads=threads)
         results = engine.generate(prompts(40, 3, 9), Sampling(max_tokens=40, logprobs=3))
-        seen.append([result.completions for result in results])
-    assert seen[0] == seen[1] == seen[2] == seen[3]
+        observed.append([result.completions for result in results])
+    assert observed[0] == observed[1] == observed[2] == observed[3]
 
 
 @pytest.mark.parametrize("rope", ["carry", "recompute"])

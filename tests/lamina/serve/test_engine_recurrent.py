@@ -25,8 +25,8 @@ def generated(model: transformers.PreTrainedModel, prompt: list[int], **how: int
             do_sample=False,
             **how,
         )
-    found: list[int] = made[0, len(prompt) :].tolist()
-    return found
+    results: list[int] = made[0, len(prompt) :].tolist()
+    return results
 
 
 # The short tests of conversions and of workers have jamba, those of prompts granite-hybrid.

@@ -158,10 +158,10 @@ def test_cancelled_in_flight_a_request_keeps_its_memory_until_it_lands(batches: 
     engine, core = made_up(batches, 100)
     numbers = [engine.submit(PROMPT, Sampling(max_tokens=9, n=2)) for _ in range(batches)]
     engine.step()
-    gone = numbers[-1]
+    lost = numbers[-1]
     used = core.kv_slots.arena.used
-    engine.cancel(gone)
-    done = engine.result(gone).completions
+    engine.cancel(lost)
+    done = engine.result(lost).completions
     made = 1 if batches == 1 else 0
     assert [(len(one.tokens), one.finish_reason) for one in done] == [(made, "cancelled")] * 2
     assert core.kv_slots.arena.used == (0 if batches == 1 else used), "alone, it is settled at once"
@@ -219,10 +219,10 @@ def test_preemptions_of_an_emptied_batch_are_reported() -> None:
     while not engine.idle:
         steps.append(engine.step())
         engine.check_integrity()
-    told = Counter(number for step in steps for number in step.preempted)
+    reported = Counter(number for step in steps for number in step.preempted)
     results = {number: engine.result(number) for number in numbers}
-    assert sum(told.values()) > 0
-    assert {number: told[number] for number in numbers} == {
+    assert sum(reported.values()) > 0
+    assert {number: reported[number] for number in numbers} == {
         number: result.preemptions for number, result in results.items()
     }
     assert {result.completions[0].tokens for result in results.values()} == {tokens_after([1] * 10, 20)}
@@ -248,18 +248,22 @@ def test_all_requests_get_their_tokens_under_random_load(
 ) -> None:
     """Also where most prompts are computed in parts, and where iterations compute nothing else."""
     engine, core = made_up(batches, 60, admission=admission, max_sequences=12, prompt_tokens=prompt_tokens)
-    asked: dict[int, tuple[list[int], int, int]] = {}
+    requests: dict[int, tuple[list[int], int, int]] = {}
     cancelled: set[int] = set()
     steps: list[Step] = []
     for kind, tokens, width in wishes:
         if kind < 2:
             prompt = [tokens, *range(width)]
             try:
-                asked[engine.submit(prompt, Sampling(max_tokens=tokens, n=width))] = (prompt, tokens, width)
+                requests[engine.submit(prompt, Sampling(max_tokens=tokens, n=width))] = (
+                    prompt,
+                    tokens,
+                    width,
+                )
             except RequestError:
                 assert len(prompt) + width * tokens > 60
-        elif kind == 2 and asked:
-            number = sorted(asked)[tokens % len(asked)]
+        elif kind == 2 and requests:
+            number = sorted(requests)[tokens % len(requests)]
             engine.cancel(number)
             cancelled.add(number)
         steps.append(engine.step())
@@ -267,11 +271,11 @@ def test_all_requests_get_their_tokens_under_random_load(
     while not engine.idle:
         steps.append(engine.step())
     nothing_is_left(engine, core)
-    told = Counter(number for step in steps for number in step.preempted)
-    for number, (prompt, tokens, width) in asked.items():
+    reported = Counter(number for step in steps for number in step.preempted)
+    for number, (prompt, tokens, width) in requests.items():
         result = engine.result(number)
         made = [one.tokens for one in result.completions]
-        assert result.preemptions == told[number] or number in cancelled
+        assert result.preemptions == reported[number] or number in cancelled
         whole = tokens_after(prompt, tokens)
         if number in cancelled:
             assert all(each == whole[: len(each)] for each in made)
@@ -279,8 +283,8 @@ def test_all_requests_get_their_tokens_under_random_load(
             assert made == [whole] * width
             assert sum(number in step.ended for step in steps) == 1
     for batch in range(batches):
-        mine = [step for step in steps if step.size and step.batch == batch]
-        assert [step.iteration for step in mine] == list(range(len(mine)))
+        own = [step for step in steps if step.size and step.batch == batch]
+        assert [step.iteration for step in own] == list(range(len(own)))
 
 
 def test_a_closed_engine_refuses_everything() -> None:

@@ -80,14 +80,14 @@ def test_slots_out_of_sight_are_given_back(family: str, small_model: SmallModel)
 @pytest.mark.parametrize("family", ["gpt-oss", "llama4"])
 def test_windows_stay_on_the_device_of_an_overcommitted_arena(family: str, small_model: SmallModel) -> None:
     model, sight = small_model(family), LIMITED[family]
-    _, wanted = played(Engine(model, kv_tokens=400, max_sequences=SEQUENCES))
+    _, expected = played(Engine(model, kv_tokens=400, max_sequences=SEQUENCES))
     engine = Engine(model, kv_tokens=128, max_sequences=SEQUENCES, overcommit=2.0)
     pagers = {
         of: space.pager
         for of, space in zip(engine.core.arena.shape.spaces, engine.core.arena.spaces, strict=True)
     }
     assert pagers[sight] is None
-    assert played(engine)[1] == wanted
+    assert played(engine)[1] == expected
     assert pagers[Sight()].faults.moved + pagers[Sight()].faults.in_place > 0
 
 

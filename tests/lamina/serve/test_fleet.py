@@ -82,36 +82,38 @@ def served(where: Any, load: Any = SEEDED, deed: Callable[[int], object] = lambd
     """All tokens of a load; what was told of who runs makes sense."""
     numbers = [where.submit(*request) for request in load]
     running: set[int] = set()
-    told_of: list[int] = []
+    reported_tokens: list[int] = []
     step = 0
     while not where.idle:
         deed(step)
-        told = where.step()
-        left = {*told.preempted, *told.moved}
+        reported = where.step()
+        left = {*reported.preempted, *reported.moved}
         assert running >= left
         running -= left
-        assert running.isdisjoint(told.joined)
-        running |= set(told.joined)
-        assert running.issuperset(told.ended)
-        running -= set(told.ended)
-        told_of += told.ended
+        assert running.isdisjoint(reported.joined)
+        running |= set(reported.joined)
+        assert running.issuperset(reported.ended)
+        running -= set(reported.ended)
+        reported_tokens += reported.ended
         step += 1
     assert not running
-    assert sorted(told_of) == sorted(numbers)
+    assert sorted(reported_tokens) == sorted(numbers)
     return [tokens_of(where.result(number)) for number in numbers]
 
 
 @pytest.fixture(scope="module")
-def wanted(model: Any) -> Any:
+def expected_tokens(model: Any) -> Any:
     """What one engine makes of it."""
     return served(Engine(model, kv_tokens=400, max_sequences=4))
 
 
 @pytest.mark.parametrize("queue", ["each", "global"])
 @pytest.mark.parametrize("router", ["round-robin", "least-requests", "least-kv", "prefix", "fit"])
-def test_a_fleet_makes_the_tokens_of_one_engine(router: str, queue: str, fleet: Make, wanted: Any) -> None:
+def test_a_fleet_makes_the_tokens_of_one_engine(
+    router: str, queue: str, fleet: Make, expected_tokens: Any
+) -> None:
     three = fleet(3, router=router, queue=queue)
-    assert served(three) == wanted
+    assert served(three) == expected_tokens
     assert three.idle
     assert three.used_kv_tokens == 0
     three.check_integrity()
@@ -119,10 +121,10 @@ def test_a_fleet_makes_the_tokens_of_one_engine(router: str, queue: str, fleet: 
 
 @pytest.mark.parametrize("queue", ["each", "global"])
 @pytest.mark.parametrize("at", [0, 3, 9])
-def test_an_engine_that_fails_loses_nothing(at: int, queue: str, fleet: Make, wanted: Any) -> None:
+def test_an_engine_that_fails_loses_nothing(at: int, queue: str, fleet: Make, expected_tokens: Any) -> None:
     two = fleet(queue=queue)
     breaks(two, 1, at)
-    assert served(two) == wanted
+    assert served(two) == expected_tokens
     assert two.states == ["open", "lost"]
     assert [fault.workers for fault in two.faults] == [("instance 1",)]
     assert two.faults[0].noticed_s <= two.faults[0].resumed_s
@@ -130,7 +132,7 @@ def test_an_engine_that_fails_loses_nothing(at: int, queue: str, fleet: Make, wa
 
 
 @pytest.mark.parametrize("finish", [False, True])
-def test_one_that_is_drained_loses_nothing(*, finish: bool, fleet: Make, wanted: Any) -> None:
+def test_one_that_is_drained_loses_nothing(*, finish: bool, fleet: Make, expected_tokens: Any) -> None:
     two = fleet()
 
     def drain(step: int) -> None:
@@ -138,7 +140,7 @@ def test_one_that_is_drained_loses_nothing(*, finish: bool, fleet: Make, wanted:
             two.drain(0, finish=finish)
             assert two.states[0] == ("draining" if finish else "drained")
 
-    assert served(two, deed=drain) == wanted
+    assert served(two, deed=drain) == expected_tokens
     assert two.states == ["drained", "open"]
     two.check_integrity()
     two.drain(1, finish=True)
@@ -149,7 +151,7 @@ def test_one_that_is_drained_loses_nothing(*, finish: bool, fleet: Make, wanted:
     two.generate([[1, 2]])
 
 
-def test_a_stream_has_each_token_once_across_engine_loss(fleet: Make, wanted: Any) -> None:
+def test_a_stream_has_each_token_once_across_engine_loss(fleet: Make, expected_tokens: Any) -> None:
     for place, (prompt, ask) in enumerate(SEEDED[:5]):
         two = fleet()
         breaks(two, 0, 3)
@@ -157,7 +159,7 @@ def test_a_stream_has_each_token_once_across_engine_loss(fleet: Make, wanted: An
         got: dict[int, list[int]] = {}
         for piece in two.stream(number):
             got.setdefault(piece.sample, []).extend(piece.tokens)
-        assert [tuple(got[sample]) for sample in sorted(got)] == wanted[place]
+        assert [tuple(got[sample]) for sample in sorted(got)] == expected_tokens[place]
         assert two.states == ["lost", "open"]
         two.result(number)
 
@@ -173,10 +175,10 @@ def test_preemptions_and_seeds_go_along(fleet: Make) -> None:
     while not two.idle:
         if len(two.states) == 2 and max(map(len, made.values()), default=0) > 8 and two.states[0] == "open":
             two.drain(0)
-        told = two.step()
-        preempted += len(told.preempted)
+        reported = two.step()
+        preempted += len(reported.preempted)
         for number in numbers:
-            if number not in told.ended and number in two._requests:
+            if number not in reported.ended and number in two._requests:
                 now = two.made(number)
                 assert now[: len(made.get(number, ()))] == made.get(number, ())
                 made[number] = now
@@ -202,7 +204,7 @@ def test_requests_that_likely_kill_engines_are_not_retried(fleet: Make) -> None:
 
 
 def test_a_fleet_without_engines_refuses_until_it_gets_a_new_one(
-    fleet: Make, model: Any, wanted: Any
+    fleet: Make, model: Any, expected_tokens: Any
 ) -> None:
     one = fleet(1)
     breaks(one, 0, 2)
@@ -215,7 +217,7 @@ def test_a_fleet_without_engines_refuses_until_it_gets_a_new_one(
     assert caught.value.code == "fleet-lost"
     assert one.add(Engine(model, kv_tokens=400, max_sequences=4)) == 1
     one.run()
-    assert [tokens_of(one.result(number)) for number in numbers] == wanted
+    assert [tokens_of(one.result(number)) for number in numbers] == expected_tokens
     assert one.states == ["lost", "open"]
 
 
@@ -257,12 +259,12 @@ def test_cancelled_wherever_it_is(fleet: Make) -> None:
     ended = two.result(running).completions[0]
     assert ended.finish_reason == "cancelled"
     assert 4 <= len(ended.tokens) < 30
-    seen: list[int] = []
+    observed: list[int] = []
     while not two.idle:
-        told = two.step()
-        seen += [*told.joined, *told.ended, *told.preempted, *told.moved]
-    assert running not in seen
-    assert waiting not in seen
+        reported = two.step()
+        observed += [*reported.joined, *reported.ended, *reported.preempted, *reported.moved]
+    assert running not in observed
+    assert waiting not in observed
     assert len(two.result(also).completions[0].tokens) == 30
     with pytest.raises(KeyError):
         two.cancel(also)
@@ -280,16 +282,16 @@ def test_batches_are_numbered_over_all(fleet: Make) -> None:
 
 
 def test_a_custom_router_gets_each_engines_load(fleet: Make) -> None:
-    seen: list[tuple[Any, ...]] = []
+    observed: list[tuple[Any, ...]] = []
 
     def last(prompt: int, output: int, prefix: Any, requests: Any, kv_tokens: Any) -> int:
-        seen.append((prompt, output, len(prefix), requests.tolist(), kv_tokens.tolist()))
+        observed.append((prompt, output, len(prefix), requests.tolist(), kv_tokens.tolist()))
         return 1
 
     two = fleet(router=last, engine={"kv_tokens": 3000})
     two.submit([1, 2], Sampling(max_tokens=5))
     two.submit([3] * 100, Sampling(max_tokens=5, n=2, temperature=1.0))
-    assert seen == [(2, 5, 0, [0, 0], [0, 0]), (100, 10, 0, [0, 1], [0, 7])]
+    assert observed == [(2, 5, 0, [0, 0], [0, 0]), (100, 10, 0, [0, 1], [0, 7])]
     two.run()
     assert two._front.router.requests.tolist() == [0, 0]
     wrong = fleet(router=lambda *_: 2)

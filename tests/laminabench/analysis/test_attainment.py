@@ -39,10 +39,10 @@ def small(seed: int, rows: int = 40) -> tuple[Trace, Outcome]:
 def test_a_curve_says_what_summaries_say_limit_by_limit(seed: int, mode: Mode) -> None:
     trace, outcome = small(seed)
     assert len(outcome.stints["request"]), "nobody was preempted: the case is too easy"
-    found = curve(outcome, window(outcome, mode), LIMITS_MS)
+    result = curve(outcome, window(outcome, mode), LIMITS_MS)
     for place, limit_ms in enumerate(LIMITS_MS):
         slo = to_json(summarise(outcome, trace, mode=mode, slo_tbt_ms=limit_ms, usd_per_hour=None))["slo"]
-        ours = (found.token_attainment, found.request_attainment, found.goodput_tokens_per_s)
+        ours = (result.token_attainment, result.request_attainment, result.goodput_tokens_per_s)
         theirs = (slo["token_attainment"], slo["request_attainment"], slo["goodput_tokens_per_s"])
         for our, their in zip(ours, theirs, strict=True):
             assert np.isnan(our[place]) if their is None else our[place] == pytest.approx(their)
@@ -52,11 +52,11 @@ def test_a_curve_says_what_summaries_say_limit_by_limit(seed: int, mode: Mode) -
 @given(st.integers(0, 2**32), st.sampled_from(("saturate", "open")))
 def test_both_limits_together_are_what_summaries_say(seed: int, mode: Mode) -> None:
     trace, outcome = small(seed)
-    found, limits = joint(outcome, window(outcome, mode)), np.array(LIMITS_MS)
+    result, limits = joint(outcome, window(outcome, mode)), np.array(LIMITS_MS)
     for place, limit_ms in enumerate(LIMITS_MS):
         for tbt_ms, ttft_ms, shares in (
-            (limit_ms, 8.0, found.over_tbt(limits, 8.0)),
-            (3.5, limit_ms, found.over_ttft(limits, 3.5)),
+            (limit_ms, 8.0, result.over_tbt(limits, 8.0)),
+            (3.5, limit_ms, result.over_ttft(limits, 3.5)),
         ):
             limited = {"slo_tbt_ms": tbt_ms, "slo_ttft_ms": ttft_ms}
             slo = summarise(outcome, trace, mode=mode, usd_per_hour=None, **limited).slo
@@ -66,11 +66,11 @@ def test_both_limits_together_are_what_summaries_say(seed: int, mode: Mode) -> N
 
 def test_default_limits_span_every_gap() -> None:
     _, outcome = small(1)
-    found = curve(outcome)
-    assert len(found.limits_ms) == DEFAULT_LIMITS
-    assert found.token_attainment[0] < 0.5
-    assert (found.token_attainment[-1], found.request_attainment[-1]) == (1.0, 1.0)
-    assert (np.diff(found.request_attainment) >= 0).all()
+    result = curve(outcome)
+    assert len(result.limits_ms) == DEFAULT_LIMITS
+    assert result.token_attainment[0] < 0.5
+    assert (result.token_attainment[-1], result.request_attainment[-1]) == (1.0, 1.0)
+    assert (np.diff(result.request_attainment) >= 0).all()
 
 
 def test_one_token_each_has_no_gap_and_is_in_time() -> None:
@@ -78,10 +78,10 @@ def test_one_token_each_has_no_gap_and_is_in_time() -> None:
     trace = trace_of(trace.prompt_tokens, [1] * len(trace), trace.arrival_s)
     timing = Timing(*(np.full(9, 1e-3) for _ in range(4)), np.full(9, 1e-6))
     outcome = simulate(trace, Spec(1, timing, tokens_per_pool=60, max_requests=8), Offered("saturate", 0))
-    found = curve(outcome)
-    assert np.isnan(found.token_attainment).all()
-    assert (found.request_attainment == 1.0).all()
-    assert (found.goodput_tokens_per_s == len(trace) / outcome.end_s).all()
+    result = curve(outcome)
+    assert np.isnan(result.token_attainment).all()
+    assert (result.request_attainment == 1.0).all()
+    assert (result.goodput_tokens_per_s == len(trace) / outcome.end_s).all()
     assert [len(each) for each in cdf(outcome)] == [0, 0]
     assert not worst_gaps(outcome, tokens_of(outcome))[1].any()
 

@@ -21,7 +21,7 @@ MEDIAN_S, SPREAD = 0.02, 0.2
 THROUGHPUT = SIZE / (MEDIAN_S * math.exp(SPREAD**2 / 2))
 
 
-def alike(rng: np.random.Generator, iterations: int, likeness: float) -> Float64:
+def equal(rng: np.random.Generator, iterations: int, likeness: float) -> Float64:
     """Durations each of which resembles the one before it."""
     drawn = rng.normal(size=iterations)
     state = drawn[0]
@@ -44,7 +44,7 @@ def measured(durations_s: Float64) -> Outcome:
 
 def throughputs(cases: int, likeness: float, iterations: int = 400) -> Iterator[Estimate]:
     for seed in range(cases):
-        outcome = measured(alike(np.random.default_rng(seed), iterations, likeness))
+        outcome = measured(equal(np.random.default_rng(seed), iterations, likeness))
         drawn = resamples(outcome, whole_run(outcome), SLO_MS, seed)
         yield of_resamples(iterations * SIZE / outcome.end_s, drawn["throughput_tokens_per_s"])
 
@@ -85,8 +85,8 @@ def test_ratios_of_two_runs_cover_theirs() -> None:
 
 
 def test_every_headline_number_has_resamples_around_it() -> None:
-    outcome = measured(alike(np.random.default_rng(5), 4000, 0.5))
-    found = resamples(outcome, whole_run(outcome), SLO_MS)
+    outcome = measured(equal(np.random.default_rng(5), 4000, 0.5))
+    result = resamples(outcome, whole_run(outcome), SLO_MS)
     gaps = np.sort(outcome.iterations["duration_s"][1:]) * 1e3
     truth = {
         "throughput_tokens_per_s": 4000 * SIZE / outcome.end_s,
@@ -98,15 +98,15 @@ def test_every_headline_number_has_resamples_around_it() -> None:
         "tbt_ms.p99": np.quantile(gaps, 0.99),
     }
     # Not one request ended in most resamples, and next to nothing is beyond the last percentile.
-    assert found.keys() == truth.keys()
+    assert result.keys() == truth.keys()
     for name, value in truth.items():
-        assert len(found[name]) == RESAMPLES
-        assert np.quantile(found[name], 0.001) < value < np.quantile(found[name], 0.999), name
-        assert found[name].std() < 0.05 * value
+        assert len(result[name]) == RESAMPLES
+        assert np.quantile(result[name], 0.001) < value < np.quantile(result[name], 0.999), name
+        assert result[name].std() < 0.05 * value
 
 
 def test_resamples_are_the_same_for_the_same_seed() -> None:
-    outcome = measured(alike(np.random.default_rng(6), 500, 0.5))
+    outcome = measured(equal(np.random.default_rng(6), 500, 0.5))
     one, same, other = (resamples(outcome, whole_run(outcome), SLO_MS, seed) for seed in (1, 1, 2))
     for name, values in one.items():
         np.testing.assert_array_equal(values, same[name])
@@ -120,11 +120,11 @@ def test_few_iterations_have_no_resamples() -> None:
 
 
 def test_rounds_by_hand() -> None:
-    found = of_rounds([8.0, 32.0])
-    assert found.value == pytest.approx(16.0)
-    assert found.interval is not None
+    result = of_rounds([8.0, 32.0])
+    assert result.value == pytest.approx(16.0)
+    assert result.interval is not None
     # A standard error of ln(2) with one degree of freedom.
-    assert found.interval.low == pytest.approx(16.0 / 2**12.706)
+    assert result.interval.low == pytest.approx(16.0 / 2**12.706)
     assert of_rounds([1.0, None]).value is None
     assert of_rounds([0.0, 2.0]) == Estimate(1.0, None)
 

@@ -20,9 +20,9 @@ def a_fault(noticed_s: float, resumed_s: float, *workers: str) -> FaultEvent:
 
 def test_the_dip_and_what_it_cost() -> None:
     # Ten normal ones of 10 ms, one of 500 ms over the fault, two slow ones of 40 ms, normal again.
-    found = outcome_of([0.01] * 10 + [0.5] + [0.04] * 2 + [0.01] * 70)
+    result = outcome_of([0.01] * 10 + [0.5] + [0.04] * 2 + [0.01] * 70)
     strikes = [injected(0, "model 0", "kill", 0.105)]
-    (row,) = faults_of(found, [a_fault(0.2, 0.4)], strikes, 30.0)
+    (row,) = faults_of(result, [a_fault(0.2, 0.4)], strikes, 30.0)
     assert row.struck == [InjectedFault(worker="model 0", how="kill", at_s=0.105)]
     assert row.detection_s == pytest.approx(0.095)
     assert row.recovery_s == pytest.approx(0.2)
@@ -36,17 +36,17 @@ def test_the_dip_and_what_it_cost() -> None:
 
 
 def test_a_fault_that_nobody_struck_began_when_it_was_noticed() -> None:
-    found = outcome_of([0.01] * 10 + [0.5] + [0.01] * 70)
+    result = outcome_of([0.01] * 10 + [0.5] + [0.01] * 70)
     strikes = [injected(0, "attention 0", "kill", 0.105), injected(1, "model 0", "kill", 0.3)]
-    (row,) = faults_of(found, [a_fault(0.2, 0.4)], strikes, 30.0)
+    (row,) = faults_of(result, [a_fault(0.2, 0.4)], strikes, 30.0)
     assert (row.struck, row.detection_s) == ([], None)
     assert row.goodput_lost_tokens == pytest.approx(410 - 10)
 
 
 def test_faults_in_a_row_do_not_count_the_same_time_twice() -> None:
-    found = outcome_of([0.01] * 10 + [0.5] + [0.5] + [0.01] * 70)
+    result = outcome_of([0.01] * 10 + [0.5] + [0.5] + [0.01] * 70)
     faults = [a_fault(0.2, 0.4), a_fault(0.7, 0.9)]
-    first, second = faults_of(found, faults, [], 30.0)
+    first, second = faults_of(result, faults, [], 30.0)
     # The second begins before anything was normal again: the first ends there.
     assert first.normal_again_s is None
     assert first.goodput_lost_tokens == pytest.approx(500)
@@ -59,36 +59,36 @@ def test_faults_in_a_row_do_not_count_the_same_time_twice() -> None:
 
 
 def test_no_more_is_lost_than_was_left_to_be_made() -> None:
-    found = outcome_of([0.01] * 10 + [0.5] + [0.01] * 10)
-    (row,) = faults_of(found, [a_fault(0.2, 0.4)], [injected(0, "model 0", "kill", 0.105)], 30.0)
+    result = outcome_of([0.01] * 10 + [0.5] + [0.01] * 10)
+    (row,) = faults_of(result, [a_fault(0.2, 0.4)], [injected(0, "model 0", "kill", 0.105)], 30.0)
     # 11 iterations of 10, of which the one that was normal again was in time.
     assert row.goodput_lost_tokens == pytest.approx(110 - 10)
 
 
 def test_a_fault_before_anything_and_one_after_all() -> None:
-    found = outcome_of([0.5] + [0.01] * 3)
-    (row,) = faults_of(found, [a_fault(0.1, 0.2)], [], 30.0)
+    result = outcome_of([0.5] + [0.01] * 3)
+    (row,) = faults_of(result, [a_fault(0.1, 0.2)], [], 30.0)
     assert (row.tbt_before_ms, row.tbt_worst_ms, row.goodput_lost_tokens) == (None, None, None)
-    (row,) = faults_of(found, [a_fault(0.6, 0.7)], [], 30.0)
+    (row,) = faults_of(result, [a_fault(0.6, 0.7)], [], 30.0)
     assert row.normal_again_s is None
-    assert faults_of(found, [], [], 30.0) == []
+    assert faults_of(result, [], [], 30.0) == []
     assert in_all([], [], 0).faults == 0
 
 
 def test_slices_of_time_have_all_tokens_and_their_gaps() -> None:
-    found = over_time(outcome_of([0.01] * 100 + [0.5] + [0.01] * 50), slices=20)
-    assert found.tokens_per_s.sum() * 0.1 == pytest.approx(1510)
-    assert found.tbt_p99_ms[3] == pytest.approx(10)
-    assert np.nanmax(found.tbt_p99_ms) == pytest.approx(500)
+    result = over_time(outcome_of([0.01] * 100 + [0.5] + [0.01] * 50), slices=20)
+    assert result.tokens_per_s.sum() * 0.1 == pytest.approx(1510)
+    assert result.tbt_p99_ms[3] == pytest.approx(10)
+    assert np.nanmax(result.tbt_p99_ms) == pytest.approx(500)
     # Of the half second without a token there is nothing to tell.
-    assert np.isnan(found.tbt_p50_ms[12])
-    assert found.tokens_per_s[12] == 0
+    assert np.isnan(result.tbt_p50_ms[12])
+    assert result.tokens_per_s[12] == 0
 
 
 def test_nothing_at_all_over_time() -> None:
-    found = over_time(outcome_of([]), slices=5)
-    assert found.tokens_per_s.tolist() == [0] * 5
-    assert np.isnan(found.tbt_p50_ms).all()
+    result = over_time(outcome_of([]), slices=5)
+    assert result.tokens_per_s.tolist() == [0] * 5
+    assert np.isnan(result.tbt_p50_ms).all()
 
 
 def test_the_checksum_is_of_which_request_said_what() -> None:

@@ -31,8 +31,8 @@ def iterations_of(spans: list[list[tuple[int, int]]]) -> Outcome:
     """Of boards whose iterations begin and last so many milliseconds, in the order of their starts."""
     rows = sorted(
         (start, board, number, lasts)
-        for board, mine in enumerate(spans)
-        for number, (start, lasts) in enumerate(mine)
+        for board, own in enumerate(spans)
+        for number, (start, lasts) in enumerate(own)
     )
     starts, boards, numbers, lasts = (list(column) for column in zip(*rows, strict=True))
     columns = {"batch": boards, "iteration": numbers, "start_s": np.array(starts) * 1e-3}
@@ -43,12 +43,12 @@ def iterations_of(spans: list[list[tuple[int, int]]]) -> Outcome:
 def boards(draw: st.DrawFn) -> Outcome:
     spans = []
     for _ in range(draw(st.integers(1, 3))):
-        now, mine = 0, []
+        now, own = 0, []
         for _ in range(draw(st.integers(1, 7))):
             now += draw(st.sampled_from((0, 0, 3)))
-            mine.append((now, lasts := draw(st.integers(1, 9))))
+            own.append((now, lasts := draw(st.integers(1, 9))))
             now += lasts
-        spans.append(mine)
+        spans.append(own)
     return iterations_of(spans)
 
 
@@ -63,13 +63,13 @@ def test_the_summary_is_what_a_slow_look_finds(
     window = Window(start_s=ends[0] * 1e-3, end_s=ends[1] * 1e-3, kind="arrivals")
     starts, lasts = (np.rint(rows[name] * 1e3).astype(int).tolist() for name in ("start_s", "duration_s"))
     inside = [i for i in range(len(starts)) if ends[0] < starts[i] + lasts[i] <= ends[1]]
-    found, time = to_json(memory_of(outcome, window)), sum(lasts[i] for i in inside)
+    result, time = to_json(memory_of(outcome, window)), sum(lasts[i] for i in inside)
 
     def mean(values: Any) -> Any:
         return pytest.approx(float(Fraction(sum(int(values[i]) * lasts[i] for i in inside), time)))
 
     for part, column in PARTS.items():
-        value = found["hbm_bytes"][part]
+        value = result["hbm_bytes"][part]
         if not inside:
             assert value == {"mean": None, "max": None}
             continue
@@ -80,16 +80,16 @@ def test_the_summary_is_what_a_slow_look_finds(
         mapping = [(memory["qkv_heads"][j], memory["attention_groups"][j], memory["fc_heads"][j])
                    for j in (*before[-1:], i)]  # fmt: skip
         changes += mapping[0] != mapping[-1]
-    assert found["mapping_changes"] == changes
-    assert found["moved_bytes"]["total"] == sum(int(memory["moved_bytes"][i]) for i in inside)
+    assert result["mapping_changes"] == changes
+    assert result["moved_bytes"]["total"] == sum(int(memory["moved_bytes"][i]) for i in inside)
     if inside:
-        assert found["changes_per_iteration"] == changes / len(inside)
+        assert result["changes_per_iteration"] == changes / len(inside)
         busy = sum(memory["lpddr_busy_s"][i] for i in inside)
-        assert found["lpddr_busy_share"] == pytest.approx(busy / (time * 1e-3), abs=1e-5)
-        assert found["hbm_share"]["mean"] == pytest.approx(
-            sum(found["hbm_bytes"][part]["mean"] for part in PARTS) / 96e9
+        assert result["lpddr_busy_share"] == pytest.approx(busy / (time * 1e-3), abs=1e-5)
+        assert result["hbm_share"]["mean"] == pytest.approx(
+            sum(result["hbm_bytes"][part]["mean"] for part in PARTS) / 96e9
         )
-    json.dumps(found, allow_nan=False)
+    json.dumps(result, allow_nan=False)
 
 
 @settings(max_examples=60)
@@ -100,20 +100,20 @@ def test_slices_of_time_leave_nothing_out(
     outcome = on_boards(outcome, seed)
     memory, rows = outcome.memory, outcome.iterations
     assert memory is not None
-    found = memory_over_time(outcome, slices)
+    result = memory_over_time(outcome, slices)
     # By asking at very many moments what each board holds.
     moments = (np.arange(4000 * slices) + 0.5) / (4000 * slices) * outcome.end_s
     for part, column in PARTS.items():
         level = np.zeros(len(moments))
         for board in range(len(outcome.replica_busy_s)):
-            mine = np.flatnonzero(rows["batch"] == board)
-            place = np.searchsorted(rows["start_s"][mine], moments, side="right") - 1
-            there = (place >= 0) & (moments < (rows["start_s"] + rows["duration_s"])[mine[-1]])
-            level += np.where(there, memory[column][mine][place], 0)
+            own = np.flatnonzero(rows["batch"] == board)
+            place = np.searchsorted(rows["start_s"][own], moments, side="right") - 1
+            there = (place >= 0) & (moments < (rows["start_s"] + rows["duration_s"])[own[-1]])
+            level += np.where(there, memory[column][own][place], 0)
         means = level.reshape(slices, -1).mean(axis=1)
-        assert found.stored_bytes[part] == pytest.approx(means, rel=2e-3, abs=96e6)
+        assert result.stored_bytes[part] == pytest.approx(means, rel=2e-3, abs=96e6)
     width_s = outcome.end_s / slices
-    assert found.moved_bytes_per_s.sum() * width_s == pytest.approx(memory["moved_bytes"].sum())
+    assert result.moved_bytes_per_s.sum() * width_s == pytest.approx(memory["moved_bytes"].sum())
 
 
 def by_hand() -> Outcome:
@@ -136,8 +136,8 @@ def by_hand() -> Outcome:
 
 
 def test_a_case_by_hand() -> None:
-    found = to_json(memory_of(by_hand(), Window(start_s=0.0, end_s=0.04, kind="queue_never_empty")))
-    assert found == {
+    result = to_json(memory_of(by_hand(), Window(start_s=0.0, end_s=0.04, kind="queue_never_empty")))
+    assert result == {
         "hbm_capacity_bytes": 100 * GB,
         "hbm_share": {"mean": pytest.approx(0.71), "max": 0.76},
         "hbm_bytes": {
@@ -184,8 +184,8 @@ def test_only_a_replay_on_boards_has_the_key(on_boards: OnBoards) -> None:
     outcome = simulate(trace, spec, Offered())
     facts: Any = {"mode": "saturate", "slo_tbt_ms": 100, "usd_per_hour": None}
     assert "memory" not in to_json(summarise(outcome, trace, **facts))
-    found = to_json(summarise(on_boards(outcome), trace, **facts))["memory"]
+    result = to_json(summarise(on_boards(outcome), trace, **facts))["memory"]
     rows, window_end = outcome.iterations, outcome.queue_empty_s
     in_window = int(np.count_nonzero(rows["start_s"] + rows["duration_s"] <= window_end + 1e-12))
     assert 10 <= in_window < len(rows["start_s"])
-    assert found["moved_bytes"]["total"] / found["moved_bytes"]["per_iteration"] == pytest.approx(in_window)
+    assert result["moved_bytes"]["total"] / result["moved_bytes"]["per_iteration"] == pytest.approx(in_window)

@@ -101,7 +101,7 @@ def slow_metrics(outcome: Outcome, of: Window, limit_ms: float) -> dict[str, Any
     made = [at for _, times in tokens for at in times if start < at <= end]
     late = sum(gap > limit for gap in gaps)
     done = [times for _, times in tokens if start < times[-1] <= end]
-    kept = [all(b - a <= limit for a, b in itertools.pairwise(times)) for times in done]
+    saved = [all(b - a <= limit for a, b in itertools.pairwise(times)) for times in done]
     rows = zip(
         *(outcome.iterations[name].tolist() for name in ("start_s", "duration_s", "size")), strict=True
     )
@@ -117,7 +117,7 @@ def slow_metrics(outcome: Outcome, of: Window, limit_ms: float) -> dict[str, Any
         "slo": {
             "tbt_ms": limit_ms,
             "token_attainment": 1 - late / len(gaps) if gaps else None,
-            "request_attainment": sum(kept) / len(kept) if kept else None,
+            "request_attainment": sum(saved) / len(saved) if saved else None,
             "goodput_tokens_per_s": float((len(made) - late) / seconds),
         },
     }
@@ -131,8 +131,8 @@ def test_summary_equals_the_look_at_every_token(
     trace, outcome, mode = simulated
     if outcome.end_s == 0:
         return
-    found = to_json(summarise(outcome, trace, mode=mode, slo_tbt_ms=limit_ms, usd_per_hour=3.6))
-    for of, ours in ((window(outcome, mode), found), (whole_run(outcome), found["whole_run"])):
+    result = to_json(summarise(outcome, trace, mode=mode, slo_tbt_ms=limit_ms, usd_per_hour=3.6))
+    for of, ours in ((window(outcome, mode), result), (whole_run(outcome), result["whole_run"])):
         slow = flat(slow_metrics(outcome, of, limit_ms))
         fast = flat(ours)
         assert {key: fast[key] for key in slow} == {
@@ -140,14 +140,14 @@ def test_summary_equals_the_look_at_every_token(
             for key, value in slow.items()
         }
     done = [(row, times) for row, times in token_times(outcome)]
-    assert found["requests"] == {
+    assert result["requests"] == {
         "completed": len(done),
         "rejected": len(trace) - len(done),
         "unfinished": 0,
         "failed": 0,
     }
-    assert found["tokens_generated"] == sum(int(trace.output_tokens[row]) for row, _ in done)
-    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    assert result["tokens_generated"] == sum(int(trace.output_tokens[row]) for row, _ in done)
+    assert json.loads(json.dumps(result, allow_nan=False)) == result
 
 
 @settings(max_examples=60, deadline=None)
@@ -191,6 +191,7 @@ def test_request_metrics_and_shares(simulated: tuple[Trace, Outcome, Any]) -> No
         )
     assert rates.tpot(outcome, trace).values.tolist() == sorted(tpots)
     assert rates.queueing(outcome).values.tolist() == sorted(delays)
+    assert rates.queueing(outcome, whole_run(outcome)).values.tolist() == sorted(delays)
     shares = structs.asdict(rates.time_shares(outcome, whole_run(outcome)))
     if delays:
         signed = {
@@ -271,15 +272,15 @@ def test_attainment_of_a_preempted_request_by_hand() -> None:
 
 def test_shared_devices_have_one_kind_of_bubble() -> None:
     outcome = by_hand([(0, k, k * 0.1, 0.1, 1, 0) for k in range(20)], attention_busy_s=0.5)
-    found = to_json(
+    result = to_json(
         summarise(
             outcome, trace_of([1], [1]), mode="saturate", slo_tbt_ms=100, usd_per_hour=0, shared_devices=True
         )
     )
-    assert found["bubbles"]["whole_run"]["devices"] == [pytest.approx(1 - 0.5 - 0.25)]
-    assert found["cost"] == {"usd_per_hour": 0, "usd_per_million_tokens": 0, "tokens_per_usd": None}
-    assert found["requests"] == {"completed": 0, "rejected": 0, "unfinished": 1, "failed": 0}
-    assert found["kv"]["peak_share"] == 0.5
+    assert result["bubbles"]["whole_run"]["devices"] == [pytest.approx(1 - 0.5 - 0.25)]
+    assert result["cost"] == {"usd_per_hour": 0, "usd_per_million_tokens": 0, "tokens_per_usd": None}
+    assert result["requests"] == {"completed": 0, "rejected": 0, "unfinished": 1, "failed": 0}
+    assert result["kv"]["peak_share"] == 0.5
 
 
 def test_windows_by_mode() -> None:
@@ -324,15 +325,15 @@ def test_weighted_percentiles_are_those_of_the_repeated_values(
 ) -> None:
     values = np.array([value for value, _ in pairs], np.int64)
     weights = np.array([weight for _, weight in pairs], np.int32)
-    found = distribution(values, weights)
+    result = distribution(values, weights)
     repeated = np.sort(np.repeat(values, weights))
-    assert found.count == len(repeated)
-    assert found.at_most(limit) == np.count_nonzero(repeated <= limit)
+    assert result.count == len(repeated)
+    assert result.at_most(limit) == np.count_nonzero(repeated <= limit)
     if len(repeated):
-        assert found.percentile(permille) == repeated[-(-len(repeated) * permille // 1000) - 1]
-        assert found.mean == sum(v * w for v, w in pairs) / len(repeated)
+        assert result.percentile(permille) == repeated[-(-len(repeated) * permille // 1000) - 1]
+        assert result.mean == sum(v * w for v, w in pairs) / len(repeated)
     else:
-        assert found.percentile(permille) is found.mean is found.max is None
+        assert result.percentile(permille) is result.mean is result.max is None
 
 
 def test_values_too_large_to_pack_are_ordered_all_the_same() -> None:
@@ -355,6 +356,6 @@ def test_a_deployment_is_rated_for_the_sum_of_its_devices() -> None:
     [(1500.0, 3000.0, 2.0), (0.0, 3000.0, None), (None, 3000.0, None), (1500.0, None, None)],
 )
 def test_joules_a_token(throughput: float | None, power_w: float | None, joules: float | None) -> None:
-    found = energy(throughput, power_w)
-    assert (found.rated_w, found.joules_per_token) == (power_w, joules)
-    assert str(found.bound).startswith("upper")
+    result = energy(throughput, power_w)
+    assert (result.rated_w, result.joules_per_token) == (power_w, joules)
+    assert str(result.bound).startswith("upper")

@@ -20,8 +20,8 @@ MODULES = (
 
 @pytest.mark.parametrize("name", MODULES)
 def test_docstrings(name: str) -> None:
-    failed, tried = doctest.testmod(importlib.import_module(name))
-    assert tried
+    failed, attempts = doctest.testmod(importlib.import_module(name))
+    assert attempts
     assert failed == 0
 
 
@@ -32,6 +32,6 @@ def test_the_page(part: str, tmp_path: Path) -> None:
     suite, _, engine = (ROOT / "docs" / "python.md").read_text().partition("## The engine")
     text = {"suite": suite, "engine": engine}[part]
     (tmp_path / "page.md").write_text(text)
-    failed, tried = doctest.testfile(str(tmp_path / "page.md"), module_relative=False)
-    assert tried == text.count(">>> ") > 2
+    failed, attempts = doctest.testfile(str(tmp_path / "page.md"), module_relative=False)
+    assert attempts == text.count(">>> ") > 2
     assert failed == 0

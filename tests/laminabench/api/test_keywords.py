@@ -40,7 +40,7 @@ def test_values_of_python() -> None:
 
 
 @pytest.mark.parametrize(
-    ("choices", "code", "said"),
+    ("choices", "code", "message"),
     [
         ({"systm": "lamina"}, "replay-key-unknown", "did you mean system?"),
         ({"directory": "x"}, "replay-key-unknown", "no choice 'directory'"),
@@ -48,10 +48,10 @@ def test_values_of_python() -> None:
         ({"mode": "often"}, "replay-value", "mode = 'often'"),
     ],
 )
-def test_what_is_no_choice(choices: dict[str, Any], code: str, said: str) -> None:
+def test_what_is_no_choice(choices: dict[str, Any], code: str, message: str) -> None:
     with pytest.raises(lb.UserError, match=code) as error:
         lb.replay("profile:azure-conv", **choices)
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 def test_the_import_loads_nothing() -> None:
@@ -102,11 +102,11 @@ def test_types_are_what_mypy_sees(nowhere: Path) -> None:
     called = [sys.executable, "-m", "mypy", "--config-file", str(root / "pyproject.toml"), "user.py"]
     done = subprocess.run(called, cwd=nowhere, capture_output=True, text=True, check=False)
     lines = done.stdout.splitlines()
-    told = [line.partition(": ")[2] for line in lines if line.startswith("user.py")]
-    assert [each.partition(" is ")[2] for each in told[:3]] == [
+    messages = [line.partition(": ")[2] for line in lines if line.startswith("user.py")]
+    assert [each.partition(" is ")[2] for each in messages[:3]] == [
         '"float | int | None"',
         '"float | None"',
         '"str | None"',
     ]
-    assert "[arg-type]" in told[3]
-    assert "[call-arg]" in told[4]
+    assert "[arg-type]" in messages[3]
+    assert "[call-arg]" in messages[4]

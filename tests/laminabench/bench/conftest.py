@@ -32,7 +32,7 @@ def facts(shell: Shell) -> Callable[..., dict[str, Any]]:
     def facts(*arguments: str) -> dict[str, Any]:
         code, out, err = shell(*arguments, "--json")
         assert code == 0, err
-        found: dict[str, Any] = json.loads(out)
-        return found
+        result: dict[str, Any] = json.loads(out)
+        return result
 
     return facts

@@ -14,7 +14,7 @@ import torch
 
 from laminabench.baselines.environment import environment_of
 from laminabench.bench import attention
-from laminabench.bench.attention_vllm import VllmKernel
+from laminabench.bench.attention import VllmKernel
 from laminabench.util.errors import UserError
 
 REAL = os.environ.get("LAMINABENCH_VLLM")

@@ -87,9 +87,9 @@ def test_people_see_what_prompts_came(shell: Shell, machine: Any, monkeypatch: p
     monkeypatch.setattr(prefill, "_machine", lambda _: contextlib.nullcontext(machine))
     code, out, _ = shell(*COMMAND, "--prompt-tokens-per-s", "4000", "--source", "traffic")
     assert code == 0
-    told = " ".join(out.split())
-    assert "traffic: the prefill worker computes nothing and sends KV of made-up content, 4,000 " in told
-    assert "p99 TBT with prompts that are pulled, over without: below 1.10: " in told
+    reported = " ".join(out.split())
+    assert "traffic: the prefill worker computes nothing and sends KV of made-up content, 4,000 " in reported
+    assert "p99 TBT with prompts that are pulled, over without: below 1.10: " in reported
 
 
 def test_a_prompt_without_kv(shell: Shell) -> None:

@@ -33,10 +33,12 @@ def drawn(report: Report) -> list[str]:
 
 def test_actions_alternate_and_each_rounds_end_is_told() -> None:
     calls: list[str] = []
-    told: list[tuple[int, int | None]] = []
+    messages: list[tuple[int, int | None]] = []
     actions = {name: lambda name=name: calls.append(name) or len(calls) for name in "ab"}
-    results = in_turns(actions, 2, lambda *progress: told.append(progress), after=lambda: calls.append("-"))
-    assert ("".join(calls), told) == ("ab-ab-", [(0, 2), (1, 2), (2, 2)])
+    results = in_turns(
+        actions, 2, lambda *progress: messages.append(progress), after=lambda: calls.append("-")
+    )
+    assert ("".join(calls), messages) == ("ab-ab-", [(0, 2), (1, 2), (2, 2)])
     assert results == {"a": [1, 4], "b": [2, 5]}
 
 

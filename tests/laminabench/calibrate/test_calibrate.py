@@ -47,11 +47,11 @@ def test_a_set_is_written_that_replays_take(
     command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = os.sched_getaffinity(0)
-    code, found = command("--name", "my-core", "-o", "set.toml")
+    code, result = command("--name", "my-core", "-o", "set.toml")
     assert code == 0
     assert os.sched_getaffinity(0) == before
-    assert (found["set"], found["rounds"]) == ("set.toml", 3)
-    points = {row["term"]: (row["points"], row["repeats"]) for row in found["terms"]}
+    assert (result["set"], result["rounds"]) == ("set.toml", 3)
+    points = {row["term"]: (row["points"], row["repeats"]) for row in result["terms"]}
     assert points["slices"] == (2, 3)
     assert points["matrix products"] == (2 * 5, 3)
     assert points["decode attention"] == (2 * 9 + 4, 3)
@@ -87,8 +87,8 @@ def test_mistakes_are_said_before_anything_is_measured(
 ) -> None:
     monkeypatch.setattr(calibrate, "in_rounds", None)
     Path("fp32.json").write_text(Path("config.json").read_text().replace("bfloat16", "float32"))
-    exit_code, found = command(*words)
-    assert (exit_code, found["error"]["code"]) == (2, code)
+    exit_code, result = command(*words)
+    assert (exit_code, result["error"]["code"]) == (2, code)
 
 
 def test_an_interrupt_leaves_nothing(command: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -105,8 +105,8 @@ def test_an_interrupt_leaves_nothing(command: Any, monkeypatch: pytest.MonkeyPat
 @pytest.mark.skipif(CORES < 2, reason="model worker and attention worker have a core each")
 @pytest.mark.usefixtures("shared_machine")
 def test_workers_are_measured_by_their_own_records(tiny: Callable[[], Any]) -> None:
-    found = workers.measure(tiny(), {1: 1e-3, 4: 1e-3}, 0.0)
-    assert {point: len(taken) for point, taken in found.items()} == {
+    result = workers.measure(tiny(), {1: 1e-3, 4: 1e-3}, 0.0)
+    assert {point: len(taken) for point, taken in result.items()} == {
         # The first iteration of each batch is not counted: requests join in it.
         (kind, batch): workers.FEWEST_STEPS
         for kind in ("trip", "boundary", "slices", "attention")
@@ -114,14 +114,14 @@ def test_workers_are_measured_by_their_own_records(tiny: Callable[[], Any]) -> N
     }
     # A worker that is interrupted between sending and noting when makes a trip shorter than none.
     least = {"trip": -10, "boundary": 0, "slices": 0, "attention": 0}
-    for (kind, _), taken in found.items():
+    for (kind, _), taken in result.items():
         assert all(least[kind] < seconds < 10 for seconds in taken), (kind, taken)
 
 
 @pytest.mark.long
 @pytest.mark.usefixtures("shared_machine")
 def test_actors_are_measured_as_workers_are(tiny: Callable[[], Any], ray_cluster: Any) -> None:
-    found = workers.measure(tiny(), {1: 1e-3}, 0.0, ray_cluster.address)
-    assert {point: len(taken) for point, taken in found.items()} == {
+    result = workers.measure(tiny(), {1: 1e-3}, 0.0, ray_cluster.address)
+    assert {point: len(taken) for point, taken in result.items()} == {
         (kind, 1): workers.FEWEST_STEPS for kind in ("trip", "boundary", "slices", "attention")
     }

@@ -41,16 +41,16 @@ def test_kernels_become_a_set_that_prices_the_whole_model(
     for module in (terms, sys.modules["laminabench.calibrate.cost_set"]):  # whose function hides it
         monkeypatch.setattr(module, "SKEWED_REQUESTS", (8,))
     name = cuda.device_name("NVIDIA H100 80GB HBM3")
-    found = cuda.kernels(
+    result = cuda.kernels(
         config(), SHAPE, "NVIDIA H100 80GB HBM3", name, 80e9, 0.1, lambda *_: None, EMULATED, lambda: 2e12
     )
-    points = {row["term"]: (row["points"], row["repeats"]) for row in found.facts["terms"]}
+    points = {row["term"]: (row["points"], row["repeats"]) for row in result.facts["terms"]}
     assert points == {
         "slices": (2, 3), "matrix products": (10, 3), "choosing tokens": (2, 3),
         "decode attention": (2 * 2 + 2, 3), "attention of prompts": (6, 3),
     }  # fmt: skip
-    assert found.facts["control_spread_percent"] == 0
-    write_costs(found.costs, tmp_path / "kernels.toml")
+    assert result.facts["control_spread_percent"] == 0
+    write_costs(result.costs, tmp_path / "kernels.toml")
     costs = load_costs(str(tmp_path / "kernels.toml"))
     on = costs.devices[name]
     assert (name, on.memory_bytes, on.bandwidth_bytes_per_s) == ("measured-h100-80gb-hbm3", 80e9, 2e12)
@@ -65,10 +65,10 @@ def test_a_gpus_weights_of_one_matrix_are_timed_together(monkeypatch: pytest.Mon
     from lamina.convert import convert
     from laminabench.calibrate.gpu_timing import made_up
 
-    asked: list[int] = []
+    requests: list[int] = []
 
     def seconds(call: object) -> float:
-        asked.append(1)
+        requests.append(1)
         call()  # type: ignore[operator]
         return 0.25
 
@@ -79,9 +79,9 @@ def test_a_gpus_weights_of_one_matrix_are_timed_together(monkeypatch: pytest.Mon
     on_gpu = terms.Model(conversion, made, Clock("cuda", seconds, seconds))
     assert [name for name, _ in on_gpu.products] == ["qkv", "o", "gate_up", "down", "lm_head"]
     assert sum(len(weights) for _, weights in on_gpu.products) == len(on_core.products)
-    found = on_gpu.measure(4)
-    assert len(asked) == 2 + 5  # slices and the choice
-    assert found["gemm o", 4] == 0.25
+    result = on_gpu.measure(4)
+    assert len(requests) == 2 + 5  # slices and the choice
+    assert result["gemm o", 4] == 0.25
     assert on_core.measure(4)["gemm o", 4] == LAYERS * 0.25
 
 

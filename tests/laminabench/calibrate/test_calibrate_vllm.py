@@ -30,11 +30,11 @@ class Steps:
     """
 
     def __init__(self, most: int = 1000) -> None:
-        self.asked: list[Trace] = []
+        self.requested: list[Trace] = []
         self._most = most
 
     def replay(self, trace: Trace, prompts: Iterable[Sequence[int]] = ()) -> Received:
-        self.asked.append(trace)
+        self.requested.append(trace)
         received, ids = Received(trace), [list(each) for each in prompts]
         rows = list(range(len(trace)))
         received.take({"events": [["a", row, 0.0, None] for row in rows]})
@@ -61,17 +61,17 @@ class Steps:
 def _same(one: Sequence[int], other: Sequence[int]) -> int:
     """How long they begin alike, in blocks of 128."""
     pairs = zip(one, other, strict=False)
-    alike = next((place for place, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
-    return alike // 128 * 128
+    equal = next((place for place, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
+    return equal // 128 * 128
 
 
 def test_a_batch_decodes_together_and_its_first_step_does_not_count() -> None:
     steps = Steps()
-    found = Decoding(cast(Session, steps), (16, 1024)).measure(1024)
-    assert found[STEP, 8, 1024] == pytest.approx(8e-3)
-    assert found["boundary", 64] == pytest.approx(GAP_S)
-    assert set(found) == {(STEP, n, 1024) for n in vllm.REQUESTS} | {("boundary", n) for n in vllm.REQUESTS}
-    for n, trace in zip(vllm.REQUESTS, steps.asked, strict=True):
+    result = Decoding(cast(Session, steps), (16, 1024)).measure(1024)
+    assert result[STEP, 8, 1024] == pytest.approx(8e-3)
+    assert result["boundary", 64] == pytest.approx(GAP_S)
+    assert set(result) == {(STEP, n, 1024) for n in vllm.REQUESTS} | {("boundary", n) for n in vllm.REQUESTS}
+    for n, trace in zip(vllm.REQUESTS, steps.requested, strict=True):
         assert len(trace) == n
         # The first of the steps that count reads one token more than the prompt, the middle one 1024.
         assert set(trace.prompt_tokens + 1 + vllm.STEPS // 2) == {1024}
@@ -86,12 +86,12 @@ def test_a_batch_that_is_not_all_there_is_no_measurement() -> None:
 def test_chunks_follow_what_the_prefix_cache_has() -> None:
     steps = Steps()
     chunks = Chunks(cast(Session, steps), 32000)
-    found = chunks.measure(512)
-    assert found == pytest.approx(
+    result = chunks.measure(512)
+    assert result == pytest.approx(
         {(CHUNK, 512, 0): 0.512, **{(CHUNK, c, 512): c / 1000 for c in vllm.CHUNKS}}
     )
     assert chunks.measure(0) == pytest.approx({(CHUNK, c, 0): c / 1000 for c in vllm.CHUNKS})
-    assert np.concatenate([trace.output_tokens for trace in steps.asked]).tolist() == [1] * 7
+    assert np.concatenate([trace.output_tokens for trace in steps.requested]).tolist() == [1] * 7
     # Not whole blocks: they are computed again.
     with pytest.raises(VllmEndedError, match="of which"):
         chunks.measure(500)
@@ -107,9 +107,9 @@ def test_vllm_is_measured_where_it_is(
     monkeypatch.setattr(Chunks, "columns", (0, 128))
     target = str(tmp_path / "set.toml")
     words = ("--system", "vllm", "--deployment", "1xcpu", "--model", "llama-tiny", "--seconds", "1")
-    found = _as_json(capsys, "calibrate", *words, "-o", target)
-    assert found["device"]["name"] == "cpu-vllm"
-    assert {row["term"]: (row["points"], row["repeats"]) for row in found["terms"]} == {
+    result = _as_json(capsys, "calibrate", *words, "-o", target)
+    assert result["device"]["name"] == "cpu-vllm"
+    assert {row["term"]: (row["points"], row["repeats"]) for row in result["terms"]} == {
         "steps that decode": (14, 3),
         "steps of a prompt's chunk": (7, 3),
         "between steps": (7, 6),
@@ -124,5 +124,5 @@ def _as_json(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
         run([*words, "--json"])
     out, err = capsys.readouterr()
     assert ended.value.code == 0, err
-    found: dict[str, Any] = json.loads(out)
-    return found
+    result: dict[str, Any] = json.loads(out)
+    return result

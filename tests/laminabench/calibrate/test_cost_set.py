@@ -25,11 +25,11 @@ PER_ROW, PER_TOKEN = 1e-4, 1e-8
 
 def repeats(noise: tuple[float, ...] = STEADY) -> Repeats:
     """A step is 10 products of 0.1 ms a row over all layers, 2 ms of small operators, 1 ms of choosing."""
-    found = Repeats(columns={Model.name: list(ROWS)})
+    result = Repeats(columns={Model.name: list(ROWS)})
     matrices = [*(each.name for each in SHAPE.layer_gemms()), "lm_head"]
 
     def put(seconds: float, *point: Any, of: tuple[float, ...] = STEADY) -> None:
-        found.seconds[point] = [seconds * times for times in of]
+        result.seconds[point] = [seconds * times for times in of]
 
     for rows in ROWS:
         for name in matrices:
@@ -49,12 +49,12 @@ def repeats(noise: tuple[float, ...] = STEADY) -> Repeats:
     for c in CHUNKS:
         for p in BEFORE:
             put(c * (p + c / 2) * PER_TOKEN, "prompt", c, p)
-    return found
+    return result
 
 
-def made(found: Repeats | None = None, between: dict[Point, list[float]] | None = None) -> Made:
+def made(result: Repeats | None = None, between: dict[Point, list[float]] | None = None) -> Made:
     named = ("my-core", "a core, today", "a core", ENGINE, 8e9, 1e10)
-    return Made(SHAPE, *named, found or repeats(), between or {}, assumed_host())
+    return Made(SHAPE, *named, result or repeats(), between or {}, assumed_host())
 
 
 def test_a_step_is_as_long_as_it_was() -> None:
@@ -75,9 +75,9 @@ def test_a_step_is_as_long_as_it_was() -> None:
 
 def test_attention_is_as_it_was_and_both_kinds_add_up() -> None:
     costs = cost_set(made())
-    found = costs.measured_attention(SHAPE, costs.devices["my-core"])
-    assert found is not None
-    grids = found.grids
+    result = costs.measured_attention(SHAPE, costs.devices["my-core"])
+    assert result is not None
+    grids = result.grids
     assert grids.decode.values == pytest.approx(np.outer(REQUESTS, KV) * PER_TOKEN)
     assert grids.prompt.values[1, 1] == pytest.approx(CHUNKS[1] * (512 + CHUNKS[1] / 2) * PER_TOKEN)
     assert grids.mixed.values[1, 1, 2, 1] == pytest.approx(grids.prompt.values[1, 1] + 4 * 1024 * PER_TOKEN)
@@ -123,8 +123,8 @@ def test_what_workers_do_beside_their_work_is_added() -> None:
 
 
 def test_what_was_unsteady_says_so(tmp_path: Path) -> None:
-    def unstable(found: Repeats) -> set[str]:
-        write_costs(cost_set(made(found)), tmp_path / "set.toml")
+    def unstable(result: Repeats) -> set[str]:
+        write_costs(cost_set(made(result)), tmp_path / "set.toml")
         costs = load_costs(str(tmp_path / "set.toml"))
         rows = step_sources(costs, SHAPE, costs.devices["my-core"], 1)
         return {row["term"].split()[0] for row in rows if row.get("unstable")}

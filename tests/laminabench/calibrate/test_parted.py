@@ -29,7 +29,7 @@ def chunk(tokens: int, before: int) -> float:
     return FIXED + tokens * ROW + tokens * (before + (tokens + 1) / 2) * PAIR
 
 
-def found() -> Repeats:
+def result() -> Repeats:
     made = Repeats(columns={STEP: list(KV), CHUNK: list(BEFORE)})
     for n in REQUESTS:
         for k in KV:
@@ -49,7 +49,7 @@ def made(steps: Repeats) -> Made:
 
 
 def test_parts_are_what_the_steps_were_made_of() -> None:
-    parts = parted(found(), SHAPE)
+    parts = parted(result(), SHAPE)
     head = SHAPE.lm_head_gemm()
     share = (
         head.n
@@ -59,7 +59,7 @@ def test_parts_are_what_the_steps_were_made_of() -> None:
     last = share * (FIXED + ROW)
     assert parts.at("gemm lm_head", 1) == pytest.approx(last)
     assert parts.at("gemm lm_head", 16) == pytest.approx(last + 15 * REQUEST)
-    moved = 4 * 2 * SHAPE.layers * SHAPE.elementwise(1)[1] / read_rate(found(), SHAPE)
+    moved = 4 * 2 * SHAPE.layers * SHAPE.elementwise(1)[1] / read_rate(result(), SHAPE)
     assert parts.at("rest", 4) == pytest.approx(moved)
     products = sum(parts.at(f"gemm {each.name}", 4) for each in SHAPE.layer_gemms())
     assert products == pytest.approx(parts.at("slices", 4) - moved)
@@ -76,7 +76,7 @@ def test_parts_are_what_the_steps_were_made_of() -> None:
 
 
 def test_a_step_of_the_set_is_as_long_as_it_was() -> None:
-    costs = cost_set(made(found()))
+    costs = cost_set(made(result()))
     on = costs.devices["my-cores"]
     without = model_step(costs, SHAPE, on, 1, REQUESTS)
     grids = costs.measured_attention(SHAPE, on)
@@ -95,17 +95,17 @@ def test_a_step_of_the_set_is_as_long_as_it_was() -> None:
 
 
 def test_where_it_is_from_and_how_steady_it_was() -> None:
-    costs = cost_set(made(found()))
+    costs = cost_set(made(result()))
     on = costs.devices["my-cores"]
     [row] = attention_sources(costs, SHAPE, on, 1)
     assert (row["priced_by"], row["unstable"]) == ("measurements", True)  # the control changed by 20 %
     assert row["errors_percent"]["spread"] == pytest.approx(10)
     # KV at 1 us for 256 bytes a layer and head: the largest batch read more in a second than weights were.
-    assert costs.devices["my-cores"].bandwidth_bytes_per_s == pytest.approx(read_rate(found(), SHAPE))
+    assert costs.devices["my-cores"].bandwidth_bytes_per_s == pytest.approx(read_rate(result(), SHAPE))
 
 
 def test_noise_makes_nothing_negative() -> None:
-    noisy = found()
+    noisy = result()
     for n in REQUESTS:
         noisy.seconds[STEP, n, KV[1]] = [step(n, 0) * 0.9] * 3  # shorter than with less KV
     for c in CHUNKS:

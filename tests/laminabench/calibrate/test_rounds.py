@@ -38,9 +38,9 @@ class Work:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    found = Clock()
-    monkeypatch.setattr(rounds, "time", found)
-    return found
+    result = Clock()
+    monkeypatch.setattr(rounds, "time", result)
+    return result
 
 
 @pytest.mark.parametrize(
@@ -55,25 +55,25 @@ def test_columns_are_those_there_is_time_for(
     clock: Clock, seconds: float, columns: list[int], times: int
 ) -> None:
     term = Work(clock)
-    told: list[tuple[int, int]] = []
-    found = in_rounds([term], lambda: 1.0, seconds, lambda *at: told.append(at), 100)
-    assert found.columns == {"work": columns}
-    assert found.rounds == times
+    messages: list[tuple[int, int]] = []
+    result = in_rounds([term], lambda: 1.0, seconds, lambda *at: messages.append(at), 100)
+    assert result.columns == {"work": columns}
+    assert result.rounds == times
     assert term.measured == columns * times
-    assert {point: len(taken) for point, taken in found.seconds.items()} == {
+    assert {point: len(taken) for point, taken in result.seconds.items()} == {
         ("work", column): times for column in columns
     }
-    assert told == sorted(told)
-    assert {total for _, total in told} == {100}
+    assert messages == sorted(messages)
+    assert {total for _, total in messages} == {100}
 
 
 def test_the_control_is_between_the_terms(clock: Clock) -> None:
     controls = iter([9.0, *[1.0, 1.5, 1.5] * 3])
-    found = in_rounds(
+    result = in_rounds(
         [Work(clock), Work(clock, "more")], lambda: next(controls), 0, lambda done, total: None, 1
     )
-    assert found.controls == [1.0, 1.5, 1.5] * 3  # the first is not counted
-    assert (found.drift("work"), found.drift("more")) == (pytest.approx(0.5), 0.0)
+    assert result.controls == [1.0, 1.5, 1.5] * 3  # the first is not counted
+    assert (result.drift("work"), result.drift("more")) == (pytest.approx(0.5), 0.0)
 
 
 def test_spread_is_between_quartiles() -> None:

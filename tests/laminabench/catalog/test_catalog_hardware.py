@@ -38,24 +38,24 @@ V2_TABLE_1 = {
 
 def test_v2_table_1():
     for name, row in V2_TABLE_1.items():
-        found = device(name)
-        assert "v2 Table 1" in found.price.source
+        result = device(name)
+        assert "v2 Table 1" in result.price.source
         assert row == (
-            found.flops_for("bf16") / 1e12,
-            found.memory_bytes / 1e9,
-            found.bandwidth_bytes_per_s / 1e12,
-            found.power_w,
-            found.interchip_bytes_per_s / 1e9,
-            found.nic_bytes_per_s * 8 / 1e9,
-            found.price_usd_per_hour,
+            result.flops_for("bf16") / 1e12,
+            result.memory_bytes / 1e9,
+            result.bandwidth_bytes_per_s / 1e12,
+            result.power_w,
+            result.interchip_bytes_per_s / 1e9,
+            result.nic_bytes_per_s * 8 / 1e9,
+            result.price_usd_per_hour,
         )
 
 
 def test_v2_table_5_prices_come_out_to_the_cent():
     prices = {"1xh100+2xh20": 20.32, "2xh100": 22.12, "2xh100+4xh20": 40.64, "4xh100": 44.24}
     for text, usd in prices.items():
-        found = parse_deployment(text)
-        assert (round(found.usd_per_hour, 2), found.price_note) == (usd, "")
+        result = parse_deployment(text)
+        assert (round(result.usd_per_hour, 2), result.price_note) == (usd, "")
 
 
 # $, GB, GB/s, $/GB, $/(GB/s), as printed.
@@ -70,14 +70,14 @@ V1_TABLE_1 = {
 
 def test_v1_table_1():
     for name, row in V1_TABLE_1.items():
-        found = device(name)
+        result = device(name)
         assert row == (
-            found.purchase.usd,
-            found.memory_bytes / 1e9,
-            found.bandwidth_bytes_per_s / 1e9,
+            result.purchase.usd,
+            result.memory_bytes / 1e9,
+            result.bandwidth_bytes_per_s / 1e9,
             # Rounded half up, as the table does: 0.625 is printed as 0.63.
-            math.floor(found.purchase_usd_per_gb + 0.5),
-            math.floor(100 * found.purchase_usd_per_gb_per_s + 0.5) / 100,
+            math.floor(result.purchase_usd_per_gb + 0.5),
+            math.floor(100 * result.purchase_usd_per_gb_per_s + 0.5) / 100,
         )
 
 
@@ -96,14 +96,14 @@ def test_the_rtx_4080_has_31_percent_of_an_a100_as_v1_says():
 
 
 def test_every_device_is_whole_and_names_its_sources():
-    for found in map(device, REQUIRED):
-        assert found.flops_for("bfloat16") == found.flops_for("fp16") > 1e12
-        links = (found.interchip_bytes_per_s, found.nic_bytes_per_s)
-        assert min(found.memory_bytes, found.bandwidth_bytes_per_s, *links) > 1e9
-        assert found.source
-        assert found.price.usd > 0
-        assert found.price.source
-        assert found.price.date
+    for result in map(device, REQUIRED):
+        assert result.flops_for("bfloat16") == result.flops_for("fp16") > 1e12
+        links = (result.interchip_bytes_per_s, result.nic_bytes_per_s)
+        assert min(result.memory_bytes, result.bandwidth_bytes_per_s, *links) > 1e9
+        assert result.source
+        assert result.price.usd > 0
+        assert result.price.source
+        assert result.price.date
 
 
 def test_price_override_wins_and_says_so():
@@ -122,26 +122,26 @@ def test_power_override_wins_and_says_so():
 
 
 def test_a_board_is_what_its_paper_s_tables_add_up_to():
-    found = device("h2m2")
-    assert found.board == "h2m2"
+    result = device("h2m2")
+    assert result.board == "h2m2"
     # Two chips of four cores of 128 x 128 multiply-adds at 1 GHz; 96 + 512 GB; 3,000 + 544 GB/s.
-    assert found.flops_for("int8") == 2 * 4 * 128 * 128 * 2 * 1e9
-    assert (found.memory_bytes, found.bandwidth_bytes_per_s) == (608e9, 3544e9)
+    assert result.flops_for("int8") == 2 * 4 * 128 * 128 * 2 * 1e9
+    assert (result.memory_bytes, result.bandwidth_bytes_per_s) == (608e9, 3544e9)
     with pytest.raises(UserError, match="hardware-no-peak-rate"):
-        found.flops_for("bf16")
+        result.flops_for("bf16")
     assert {each.board for each in load_devices().values() if each.name != "h2m2"} == {None}
 
 
 def test_what_a_board_costs_and_draws_is_derived_as_it_says():
-    found, h100, h20, rule = device("h2m2"), device("h100"), device("h20"), Amortisation()
-    lpddr_w = found.power_w - h20.power_w
+    result, h100, h20, rule = device("h2m2"), device("h100"), device("h20"), Amortisation()
+    lpddr_w = result.power_w - h20.power_w
     rent_for_owning = h100.rent.usd / h100.purchase_price.usd
     lpddr = rule.usd_per_hour(512 * 4, lpddr_w) * rent_for_owning
-    assert found.price_usd_per_hour == round(h20.price_usd_per_hour + lpddr, 2)
-    for said in (f"${lpddr:.2f}", "$2,048", f"{rent_for_owning:.2f} times", f"${h20.price_usd_per_hour}"):
-        assert said in found.price.source
-    assert (found.price.basis, found.power_basis) == ("assumed", "assumed")
-    assert "450 W is assumed" in found.notes
+    assert result.price_usd_per_hour == round(h20.price_usd_per_hour + lpddr, 2)
+    for message in (f"${lpddr:.2f}", "$2,048", f"{rent_for_owning:.2f} times", f"${h20.price_usd_per_hour}"):
+        assert message in result.price.source
+    assert (result.price.basis, result.power_basis) == ("assumed", "assumed")
+    assert "450 W is assumed" in result.notes
 
 
 def test_an_assumed_rent_is_compared_with_rents_and_not_with_purchases():
@@ -156,10 +156,10 @@ def test_an_assumed_rent_is_compared_with_rents_and_not_with_purchases():
 
 def test_amortisation_is_the_rule_it_says():
     rule = Amortisation(years=2, usd_per_kwh=0.2, facility_factor=1.5)
-    found = bought(load_devices(), rule)["rtx-3090"].price
-    assert found.usd == pytest.approx(1600 / (2 * 8760) + 0.350 * 1.5 * 0.2)
-    assert found.basis == "purchase"
-    assert "straight line over 2 years" in found.source
+    result = bought(load_devices(), rule)["rtx-3090"].price
+    assert result.usd == pytest.approx(1600 / (2 * 8760) + 0.350 * 1.5 * 0.2)
+    assert result.basis == "purchase"
+    assert "straight line over 2 years" in result.source
     assert bought(load_devices(), rule)["h20"].price.basis == "rent"  # where there is no purchase price
     assert rule.usd_per_hour(17520, None) == 1.0
 
@@ -173,19 +173,19 @@ def test_rent_and_purchase_are_not_added_up_silently():
 @given(st.integers(1, 4096), st.integers(0, 4096), st.sampled_from(REQUIRED), st.sampled_from(REQUIRED))
 def test_a_deployment_reads_back_as_written(a, b, model_device, attention_device):
     text = f"{a}x{model_device}" + (f"+{b}x{attention_device}" if b else "")
-    found = parse_deployment(text.upper())
-    assert str(found) == text
-    assert found.dop == (a, b)
+    result = parse_deployment(text.upper())
+    assert str(result) == text
+    assert result.dop == (a, b)
 
 
 def test_a_core_of_this_machine_has_no_price_until_one_is_given():
     assert device("cpu").describe()["price"] is None
     # The price of one part is not the price of both.
     for text in ("1xcpu+1xcpu", "1xh100+1xcpu"):
-        found = parse_deployment(text)
-        assert found.usd_per_hour is None
-        assert found.price_note == ""
-        assert found.describe()["devices"][-1]["price"] is None
+        result = parse_deployment(text)
+        assert result.usd_per_hour is None
+        assert result.price_note == ""
+        assert result.describe()["devices"][-1]["price"] is None
     priced_devices = priced(load_devices(), {"cpu": 0.05})
     assert parse_deployment("1xcpu+2xcpu", priced_devices).usd_per_hour == pytest.approx(0.15)
     assert bought(load_devices(), Amortisation())["cpu"].price is None
@@ -228,10 +228,10 @@ def test_a_slower_nic_scales_the_bandwidth_and_a_faster_one_does_not():
     [("40us,42GB/s", 40e-6, 42e9), ("0.1 ms, 400Gbps", 1e-4, 50e9), ("0us,200Gbit/s", 0, 25e9)],
 )
 def test_numbers_of_one_s_own(text, rtt_s, bytes_per_s):
-    found = parse_network(text)
-    assert found.rtt_s == pytest.approx(rtt_s)
-    assert found.on(1e9).bandwidth_bytes_per_s == pytest.approx(bytes_per_s)
-    assert found.kind == "given"
+    result = parse_network(text)
+    assert result.rtt_s == pytest.approx(rtt_s)
+    assert result.on(1e9).bandwidth_bytes_per_s == pytest.approx(bytes_per_s)
+    assert result.kind == "given"
 
 
 DEPLOYMENT = "deployment-(too-many-parts|unreadable|bad-count)"

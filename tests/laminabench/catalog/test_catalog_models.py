@@ -99,9 +99,9 @@ def test_latent_attention_stores_one_vector_which_every_tensor_parallel_worker_h
 
 
 def test_windows_give_back_what_they_no_longer_look_at():
-    found = model("gpt-oss-120b")
-    assert found.kv_bytes_per_token == 18 * 2 * 8 * 64 * 2
-    assert found.kv_tokens_per_request == 128
+    result = model("gpt-oss-120b")
+    assert result.kv_bytes_per_token == 18 * 2 * 8 * 64 * 2
+    assert result.kv_tokens_per_request == 128
     # Of 8192 tokens: counted as if it kept them.
     assert model("llama4-scout").kv_bytes_per_token == 48 * 2 * 8 * 128 * 2
     assert model("llama4-scout").kv_tokens_per_request == 0
@@ -140,8 +140,8 @@ def test_the_papers_weights_are_the_layers_and_one_32k_vocabulary():
 
 def test_an_h100_holds_about_30_requests_of_8192_tokens():
     # v2 section 2.2.2, on LLaMA3-70B, all 80e9 bytes used for KV.
-    held = device("h100").memory_bytes / (8192 * model("llama3-70b").kv_bytes_per_token)
-    assert 29 < held < 30
+    stored = device("h100").memory_bytes / (8192 * model("llama3-70b").kv_bytes_per_token)
+    assert 29 < stored < 30
 
 
 def test_bytes_by_hand():

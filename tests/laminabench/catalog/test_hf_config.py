@@ -227,8 +227,8 @@ def test_formats_of_weights_and_kv(tmp_path, quantization, formats):
 
 
 def test_what_modelopt_quantized_may_be_said_beside_the_config(tmp_path):
-    beside = {"quantization": {"quant_algo": "FP8", "exclude_modules": ["lm_head"]}}
-    (tmp_path / "hf_quant_config.json").write_text(json.dumps(beside))
+    alongside = {"quantization": {"quant_algo": "FP8", "exclude_modules": ["lm_head"]}}
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps(alongside))
     assert _read(tmp_path, LLAMA).dtype == "fp8"
 
 
@@ -273,9 +273,9 @@ def test_layers_without_experts_are_first_or_one_in_so_many(tmp_path):
 
 
 def test_another_type_is_for_experts_too_and_for_kv_unless_it_has_blocks():
-    found = modelled("gpt-oss-120b@bf16")
-    assert (found.dtype, found.expert_dtype, found.kv_dtype) == ("bf16", "bf16", "bf16")
-    found = modelled("mixtral-8x7b@fp8")
-    assert (found.dtype, found.expert_dtype, found.kv_dtype) == ("fp8", "fp8", "fp8")
-    found = modelled("qwen3-235b-a22b@nvfp4")
-    assert (found.dtype, found.expert_dtype, found.kv_dtype) == ("nvfp4", "nvfp4", "bf16")
+    result = modelled("gpt-oss-120b@bf16")
+    assert (result.dtype, result.expert_dtype, result.kv_dtype) == ("bf16", "bf16", "bf16")
+    result = modelled("mixtral-8x7b@fp8")
+    assert (result.dtype, result.expert_dtype, result.kv_dtype) == ("fp8", "fp8", "fp8")
+    result = modelled("qwen3-235b-a22b@nvfp4")
+    assert (result.dtype, result.expert_dtype, result.kv_dtype) == ("nvfp4", "nvfp4", "bf16")

@@ -21,12 +21,12 @@ BAD_KEYS = ("x=3ms", "async=maybe", "out=5", "factor=0", "factor=nan", "vllm-0.1
     [("5ms", 5e-3, 0), ("2ms,20us", 2e-3, 20e-6), (" 900us , 0.1 ms ", 9e-4, 1e-4), ("0us", 0, 0)],
 )
 def test_times_as_people_write_them(text: str, per_step_s: float, per_request_s: float) -> None:
-    found = parse_host(text, "--host vllm:")
-    assert (found.per_step_s, found.per_request_s) == pytest.approx((per_step_s, per_request_s))
-    assert found.gap_s == 0
-    assert found.origin.kind == "given"
+    result = parse_host(text, "--host vllm:")
+    assert (result.per_step_s, result.per_request_s) == pytest.approx((per_step_s, per_request_s))
+    assert result.gap_s == 0
+    assert result.origin.kind == "given"
     costs = load_costs("vllm-0.14")
-    assert with_host(costs, found).host == found
+    assert with_host(costs, result).host == result
     assert with_host(costs, None) is costs
 
 
@@ -53,7 +53,7 @@ def test_a_server_s_host_has_a_front_end_and_launches_that_follow_the_machine() 
 def test_keys_say_what_a_host_takes_and_when_it_schedules() -> None:
     host = parse_host("2ms,in=1ms,serial=2ms,out=3ms,launch=40us,gap=5us,async=off")
     assert isinstance(host, ServerHost)
-    found = (
+    results = (
         host.per_step_s,
         host.request_in_s,
         host.request_serial_s,
@@ -61,7 +61,7 @@ def test_keys_say_what_a_host_takes_and_when_it_schedules() -> None:
         host.launch_latent_s,
         host.gap_s,
     )
-    assert found == pytest.approx((2e-3, 1e-3, 2e-3, 3e-3, 40e-6, 5e-6))
+    assert results == pytest.approx((2e-3, 1e-3, 2e-3, 3e-3, 40e-6, 5e-6))
     assert not schedules_ahead(host, True)
     assert schedules_ahead(parse_host("2ms"), True)
 
@@ -69,9 +69,9 @@ def test_keys_say_what_a_host_takes_and_when_it_schedules() -> None:
 def test_a_set_s_file_may_have_a_server_s_host(tmp_path: Path) -> None:
     costs = with_host(load_costs("vllm-0.14"), parse_host("2ms,out=3ms"))
     write_costs(costs, tmp_path / "own.toml")
-    found = load_costs(str(tmp_path / "own.toml")).host
-    assert isinstance(found, ServerHost)
-    assert (found.per_step_s, found.out_s) == pytest.approx((2e-3, 3e-3))
+    result = load_costs(str(tmp_path / "own.toml")).host
+    assert isinstance(result, ServerHost)
+    assert (result.per_step_s, result.out_s) == pytest.approx((2e-3, 3e-3))
 
 
 @pytest.mark.parametrize(

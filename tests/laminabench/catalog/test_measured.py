@@ -16,6 +16,7 @@ from laminabench.catalog.find_model import model, modelled
 from laminabench.catalog.hardware import device
 from laminabench.catalog.measured import AttentionLines, Curve, Measured
 from laminabench.catalog.measured_tables import packed, unpacked
+from laminabench.catalog.model_parts import Window
 from laminabench.catalog.provenance import step_sources
 from laminabench.catalog.step import model_step
 from laminabench.util.errors import UserError
@@ -86,6 +87,12 @@ def test_what_no_table_has_is_priced_by_the_formula():
     assert costs.measured_attention(model("llama3.1-8b"), on) is not None
 
 
+def test_measured_attention_does_not_price_a_model_with_sliding_windows():
+    costs, shape, on = load_costs(NAME), model("llama3.1-8b"), device(ON)
+    assert costs.measured_attention(shape, on) is not None
+    assert costs.measured_attention(dataclasses.replace(shape, window=Window(4096, 32)), on) is None
+
+
 def test_the_nearest_matrices_correct_the_formula_the_less_the_further_they_are(tmp_path: Path) -> None:
     bare, on, rows = load_costs("vllm-0.14"), device("h100"), np.array([1.0, 64.0, 512.0])
     slower = Curve(rows, 1.2 * bare.gemm_seconds(on, rows, 4096, 4096), HERE)
@@ -132,12 +139,12 @@ def test_a_device_thought_faster_is_faster_in_the_ratio_of_the_formula():
 @pytest.mark.parametrize("on", ["rtx-4090", "rtx-pro-6000"])
 def test_interpolation_on_shapes_that_a_table_has_is_within_two_percent(on):
     """Every other point from its neighbours, which are then twice as far apart as in use."""
-    held = [
+    stored = [
         curve.origin.errors["held_out_op"]
         for (name, *_), curve in load_costs(NAME).measured.gemm.items()
         if name == on
     ]
-    assert np.mean(held) < 2
+    assert np.mean(stored) < 2
 
 
 def test_unseen_models_layers_are_within_five_percent():
@@ -155,13 +162,13 @@ def test_a_set_with_grids_is_written_and_read_back(tmp_path):
 
 def test_curves_and_lines_are_read_back():
     text = packed(MANY)
-    found = unpacked(text)
-    assert packed(Measured(**found)) == text
-    curve = found["experts"][EXPERTS]
+    result = unpacked(text)
+    assert packed(Measured(**result)) == text
+    curve = result["experts"][EXPERTS]
     assert curve.origin == SOURCE
     assert curve.at([8, 1024]) == pytest.approx([4e-5, 2e-3])
-    assert float(found["gemm"]["h100", "bf16", 4096, 512].at(8)) == pytest.approx(1.235e-5)  # four digits
-    lines = found["lines"]["h100", 8, 1, 128, "bf16", 0]
+    assert float(result["gemm"]["h100", "bf16", 4096, 512].at(8)) == pytest.approx(1.235e-5)  # four digits
+    lines = result["lines"]["h100", 8, 1, 128, "bf16", 0]
     assert lines.per_token_s == pytest.approx(LINES.per_token_s)
     assert lines.origin == LINES.origin
 
@@ -216,10 +223,10 @@ def test_broken_tables_of_curves_are_refused(tmp_path: Path, old: str, new: str,
 
 
 def test_the_least_time_of_a_kv_token_is_below_every_measurement_and_what_lies_beyond():
-    found = load_costs(NAME).measured_attention(model("llama3.1-8b"), device(ON))
-    assert found is not None
-    least, grid = found.least_per_kv_token(), found.grids.decode
+    result = load_costs(NAME).measured_attention(model("llama3.1-8b"), device(ON))
+    assert result is not None
+    least, grid = result.least_per_kv_token(), result.grids.decode
     tokens = grid.axes[0][:, None] * grid.axes[1]
     assert (grid.values >= least * tokens).all()
     # Short contexts of few requests stay in the cache.
-    assert 0.5 < least / found.terms.per_kv_token_s < 1.0
+    assert 0.5 < least / result.terms.per_kv_token_s < 1.0

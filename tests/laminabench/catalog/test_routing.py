@@ -9,47 +9,63 @@ from laminabench.catalog.cost_file import load_costs
 from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import device
 from laminabench.catalog.layout import Layout
-from laminabench.catalog.routing import RoutingCurve, read_routing, skewed, uniform
+from laminabench.catalog.routing import RoutingCurve, read_routing, sampled, skewed, uniform
 from laminabench.catalog.step import model_step
 from laminabench.util.errors import UserError
 
 
 def test_uniform_loads_by_hand():
-    found = uniform(128, 8, 4, [0, 1, 10_000])
-    assert found.active == pytest.approx([0, 2, 32])
-    assert found.pairs == pytest.approx([0, 2, 20_000])
+    result = uniform(128, 8, 4, [0, 1, 10_000])
+    assert result.active == pytest.approx([0, 2, 32])
+    assert result.pairs == pytest.approx([0, 2, 20_000])
 
 
 @pytest.mark.parametrize("exponent", [1.01, 1.2])
 def test_skewed_loads_add_up_on_one_rank(exponent):
     tokens = np.array([1, 4, 16, 64, 512])
-    found, even = skewed(128, 8, 1, tokens, exponent), uniform(128, 8, 1, tokens)
-    assert found.pairs == pytest.approx(8 * tokens)
-    assert (found.active <= 128).all()
-    assert (found.active[2:4] < even.active[2:4]).all()
+    result, even = skewed(128, 8, 1, tokens, exponent), uniform(128, 8, 1, tokens)
+    assert result.pairs == pytest.approx(8 * tokens)
+    assert (result.active <= 128).all()
+    assert (result.active[2:4] < even.active[2:4]).all()
     again = skewed(128, 8, 1, tokens, exponent)
-    assert again.active.tolist() == found.active.tolist()
+    assert again.active.tolist() == result.active.tolist()
+
+
+def test_sampled_loads_by_hand():
+    """One token reaches top_k experts, of which the busiest of 4 ranks has at least a fourth."""
+    assert 2 <= float(sampled(128, 8, 4, 1).active) <= 8
+    assert sampled(128, 8, 1, 12).pairs == 12 * 8
+    assert sampled(8, 8, 1, [1, 3]).active.tolist() == [8, 8]
+    assert sampled(128, 8, 4, 5120).pairs == pytest.approx(10 * sampled(128, 8, 4, 512).pairs)
+
+
+def test_sampled_loads_activate_fewer_experts_on_a_busier_rank():
+    rows = np.array([12, 84])
+    few, all_alike = sampled(128, 8, 4, rows), uniform(128, 8, 4, rows)
+    assert (few.active < all_alike.active).all()
+    assert (few.pairs > 1.2 * all_alike.pairs).all()
+    assert (np.diff(few.active) > 0).all()
 
 
 def test_of_several_ranks_the_busiest_counts():
-    found = skewed(128, 8, 8, [256], 1.2)
-    assert float(found.pairs[0]) > 1.2 * 256
-    assert 1 <= float(found.active[0]) <= 16
+    result = skewed(128, 8, 8, [256], 1.2)
+    assert float(result.pairs[0]) > 1.2 * 256
+    assert 1 <= float(result.active[0]) <= 16
 
 
 def test_no_expert_has_a_token_twice():
     # Of two experts that each token takes both of, each has all tokens.
-    found = skewed(2, 2, 2, [32], 1.2)
-    assert (float(found.active[0]), float(found.pairs[0])) == (1, 32)
+    result = skewed(2, 2, 2, [32], 1.2)
+    assert (float(result.active[0]), float(result.pairs[0])) == (1, 32)
 
 
 def test_a_measured_curve_by_hand(tmp_path):
     path = tmp_path / "routing.csv"
     path.write_text("tokens,active,busiest\n10,0.25,1.5\n1000,0.75,1.1\n")
-    found = read_routing(path).load(128, 8, 4, [1, 10, 100, 100_000])
+    result = read_routing(path).load(128, 8, 4, [1, 10, 100, 100_000])
     # Halfway on a logarithmic scale; a token has no more experts than pairs.
-    assert found.active == pytest.approx([3, 8, 16, 24])
-    assert found.pairs == pytest.approx([3, 30, 260, 220_000])
+    assert result.active == pytest.approx([3, 8, 16, 24])
+    assert result.pairs == pytest.approx([3, 30, 260, 220_000])
 
 
 @pytest.mark.parametrize(

@@ -26,12 +26,12 @@ SHEET, TODAY = load_costs("roofline"), load_costs("vllm-0.24")
 
 def test_a_large_batch_reads_all_experts_once_and_computes_their_pairs():
     shape = modelled("mixtral-8x7b")
-    found = model_step(SHEET, shape, H200, 1, [4096], "uniform")
+    result = model_step(SHEET, shape, H200, 1, [4096], "uniform")
     weights = 32 * 8 * 3 * 4096 * 14336
     memory = 2 * weights / 4.8e12
     # Two experts of eight for each row, and sixteen rows that tiles of each are padded by.
     compute = 6 * 32 * 4096 * 14336 * (2 * 4096 + 16 * 8) / 989e12
-    assert float(found.experts_s[0]) == pytest.approx(np.hypot(memory, compute), rel=1e-6)
+    assert float(result.experts_s[0]) == pytest.approx(np.hypot(memory, compute), rel=1e-6)
 
 
 def test_few_rows_wake_few_experts_and_layouts_share_them_out():
@@ -60,28 +60,28 @@ def test_data_parallel_groups_have_their_share_of_rows_and_exchange_tokens():
 
 def test_shared_experts_are_computed_beside_the_others_where_rows_are_few(monkeypatch):
     shape = modelled("kimi-k2.5")
-    beside = model_step(SHEET, shape, H200, 8, [8, 512])
+    alongside = model_step(SHEET, shape, H200, 8, [8, 512])
     monkeypatch.setattr(step, "ROWS_BESIDE", 0)
     after = model_step(SHEET, shape, H200, 8, [8, 512])
     shared = 60 * 3 * 7168 * 256 * 2 / 4.8e12
-    assert after.total_s - beside.total_s == pytest.approx([shared, 0], rel=0.05)
-    assert beside.experts_s.tolist() == after.experts_s.tolist()
+    assert after.total_s - alongside.total_s == pytest.approx([shared, 0], rel=0.05)
+    assert alongside.experts_s.tolist() == after.experts_s.tolist()
 
 
 def test_a_norm_over_all_heads_sums_up_once_more():
     shape = modelled("minimax-m2.5")
-    found = model_step(SHEET, shape, H200, Layout(8, ep=8), [64]).allreduce_s[0]
-    assert float(found) == pytest.approx(62 * (2 * 2 * 3072 + 8) * 64 * 2 * 7 / 8 / 450e9)
+    result = model_step(SHEET, shape, H200, Layout(8, ep=8), [64]).allreduce_s[0]
+    assert float(result) == pytest.approx(62 * (2 * 2 * 3072 + 8) * 64 * 2 * 7 / 8 / 450e9)
     # Its scales are as many as there are numbers to a query and a key.
     assert shape.weights().biases_and_norms - 62 * 2 * 3072 - 3072 == 62 * (48 + 8) * 128
 
 
 def test_windows_attend_to_no_more_than_they_are_long():
     shape = modelled("gpt-oss-120b")
-    found = decode_attention(SHEET, shape, H200, 1, np.array([8.0]))
+    result = decode_attention(SHEET, shape, H200, 1, np.array([8.0]))
     per_token = 2 * 8 * 64 * 2 / 4.8e12
-    assert found.per_token_s[0] == pytest.approx(per_token / 2)
-    assert found.windowed_per_token_s[0] == pytest.approx(per_token / 2)
+    assert result.per_token_s[0] == pytest.approx(per_token / 2)
+    assert result.windowed_per_token_s[0] == pytest.approx(per_token / 2)
     assert (
         decode_attention(SHEET, modelled("mixtral-8x7b"), H200, 1, np.array([8.0])).windowed_per_token_s[0]
         == 0
@@ -89,8 +89,8 @@ def test_windows_attend_to_no_more_than_they_are_long():
 
 
 def test_latent_attention_reads_one_vector_or_computes_with_all_heads():
-    found = decode_attention(SHEET, modelled("kimi-k2"), H200, 8, np.array([8.0]))
-    assert found.per_token_s[0] == pytest.approx(576 * 2 / 4.8e12)
+    result = decode_attention(SHEET, modelled("kimi-k2"), H200, 8, np.array([8.0]))
+    assert result.per_token_s[0] == pytest.approx(576 * 2 / 4.8e12)
     h20 = decode_attention(SHEET, modelled("deepseek-v3"), device("h20"), 1, np.array([8.0]))
     assert h20.per_token_s[0] == pytest.approx(2 * 128 * (576 + 512) / 148e12)
 
@@ -116,9 +116,9 @@ def test_steps_are_what_the_tables_compose_to(name, on, layout, milliseconds, mo
         + attention.per_token_s * batch * 4096
         + attention.windowed_per_token_s * batch * window
     )
-    found = 1e3 * (model_step(TODAY, shape, device(on), layout, batch).total_s + shape.layers * layer)
-    assert found == pytest.approx(milliseconds, rel=0.045)
-    assert np.abs(found / milliseconds - 1).mean() < 0.03
+    result = 1e3 * (model_step(TODAY, shape, device(on), layout, batch).total_s + shape.layers * layer)
+    assert result == pytest.approx(milliseconds, rel=0.045)
+    assert np.abs(result / milliseconds - 1).mean() < 0.03
 
 
 @pytest.mark.long
@@ -159,12 +159,12 @@ def test_steps_of_a_model_that_no_table_has(name, on, splits, real_profiles, mon
     for split in splits:
         attention = decode_attention(TODAY, shape, there, split.tp, batch)
         layer = attention.fixed_s + attention.per_token_s * batch * 4096
-        found, true = (
+        result, true = (
             model_step(costs, shape, there, split, batch).total_s + shape.layers * layer
             for costs in (unseen, TODAY)
         )
-        assert (found != true).all()
-        errors += list(np.abs(found / true - 1))
+        assert (result != true).all()
+        errors += list(np.abs(result / true - 1))
     assert np.mean(errors) < 0.05
 
 
@@ -210,8 +210,8 @@ def test_within_a_node_tokens_are_gathered_unless_the_layout_sends_them():
 def test_roofline_prices_layouts_over_nodes_by_nics():
     shape = modelled("qwen3-235b-a22b")
     sent = 128 * 8 * (DISPATCH_BYTES["dispatch"](4096) + DISPATCH_BYTES["combine"](4096))
-    found = model_step(SHEET, shape, H200, Layout(1, 16, 16), [16 * 128], "uniform").allreduce_s[0]
-    assert float(found) == pytest.approx(94 * sent / 50e9, rel=1e-6)
+    result = model_step(SHEET, shape, H200, Layout(1, 16, 16), [16 * 128], "uniform").allreduce_s[0]
+    assert float(result) == pytest.approx(94 * sent / 50e9, rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -219,8 +219,8 @@ def test_roofline_prices_layouts_over_nodes_by_nics():
     [("fp32", 1, 3.75), ("fp32", 128, 34.5), ("fp32", 4096, 131.5), ("tf32", 128, 10.0)],
 )
 def test_routers_in_fp32_take_what_was_measured_by_size(dtype: str, rows: int, us: float) -> None:
-    (found,) = 1e6 * router_seconds(dtype, np.array([rows], np.float64), 256, 3072)
-    assert found == pytest.approx(us, rel=1e-3)
+    (result,) = 1e6 * router_seconds(dtype, np.array([rows], np.float64), 256, 3072)
+    assert result == pytest.approx(us, rel=1e-3)
 
 
 def test_a_step_of_minimax_is_longer_by_its_routers() -> None:

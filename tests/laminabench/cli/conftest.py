@@ -59,10 +59,10 @@ def printed(shell: Shell) -> Callable[..., str]:
 def refused(shell: Shell) -> Callable[..., str]:
     """Run a command line that is wrong use: exit code 2, no result, and after any notes one sentence."""
 
-    def call(said: str, *arguments: str) -> str:
+    def call(message: str, *arguments: str) -> str:
         code, out, err = shell(*arguments)
         assert (code, out) == (2, ""), err
-        assert said in err
+        assert message in err
         *notes, sentence = err.splitlines()
         assert sentence.startswith("laminabench: error: ")
         assert all(note.startswith("laminabench: ") for note in notes)
@@ -104,25 +104,25 @@ def started() -> Callable[..., subprocess.Popen[str]]:
 @pytest.fixture
 def pretended(monkeypatch: pytest.MonkeyPatch, made_up_engine: Any) -> dict[str, Any]:
     """No process starts: an engine by a made-up clock does the work."""
-    seen: dict[str, Any] = {}
+    observed: dict[str, Any] = {}
 
     @contextlib.contextmanager
     def opened(setup: Any, tokens: int, policy: Any, warm_up: Any, listener: Any) -> Iterator[Any]:
         del listener
-        engine = seen["engine"] = made_up_engine(capacity=tokens, most=setup.max_sequences)
-        seen.update(setup=setup, warm_up=warm_up)
+        engine = observed["engine"] = made_up_engine(capacity=tokens, most=setup.max_sequences)
+        observed.update(setup=setup, warm_up=warm_up)
         if callable(policy):
             engine.priority = lambda: policy(None, 0)
         try:
             yield engine
         finally:
-            seen["closed"] = True
+            observed["closed"] = True
 
     monkeypatch.setattr(starting, "opened", opened)
     monkeypatch.setattr(memory, "free_bytes", lambda setup: 8e9)
     clock = live_loop.Clock
-    monkeypatch.setattr(live_loop, "Clock", lambda: clock(seen["engine"].now, seen["engine"].sleep))
-    return seen
+    monkeypatch.setattr(live_loop, "Clock", lambda: clock(observed["engine"].now, observed["engine"].sleep))
+    return observed
 
 
 @pytest.fixture

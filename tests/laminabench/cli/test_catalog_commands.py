@@ -11,7 +11,7 @@ SMALL = ("--trace", "azure-code", "--offline", "--num-requests", "200", "-q")
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         ("flops_efficiency = 0.8744", "flops_efficiency = 0", "gemm.h100.bf16.flops_efficiency is 0"),
         ("flops_efficiency = 0.8744", "flops_efficiency = nan", "gemm.h100.bf16.flops_efficiency is nan"),
@@ -20,14 +20,14 @@ SMALL = ("--trace", "azure-code", "--offline", "--num-requests", "200", "-q")
         ("overhead_us = 2.974", "overhead_us = 1e300", "the costs give"),
     ],
 )
-def test_a_broken_cost_file_is_named(refused: Any, old: str, new: str, said: str) -> None:
+def test_a_broken_cost_file_is_named(refused: Any, old: str, new: str, message: str) -> None:
     import laminabench.catalog
 
     packaged = Path(laminabench.catalog.__file__).parent / "data" / "costs" / "vllm-0.14.toml"
     text = packaged.read_text()
     assert old in text
     Path("mine.toml").write_text(text.replace(old, new))
-    refused(said, "replay", *SMALL, "--no-out", "--costs", "mine.toml")
+    refused(message, "replay", *SMALL, "--no-out", "--costs", "mine.toml")
 
 
 @pytest.mark.parametrize(

@@ -79,17 +79,17 @@ def test_from_no_golden_to_one_that_holds(shell: Any, as_json: Any) -> None:
     assert "vllm: there is no golden" in out
     assert "2 without a golden; if that is meant, `laminabench check --update` keeps it" in err
     assert as_json(*CHECK, "--update")["updated"] == ["vllm", "lamina"]
-    kept = Path("golden/lamina.json").read_bytes()
+    saved = Path("golden/lamina.json").read_bytes()
     facts = as_json(*CHECK)
     assert facts["passed"]
     assert [case["status"] for case in facts["cases"]] == ["same", "same"]
     # What is the same is left as it is, with the commit that it was made by.
     assert as_json(*CHECK, "--update")["updated"] == []
-    assert Path("golden/lamina.json").read_bytes() == kept
-    command = json.loads(kept)["facts"]["command"]
+    assert Path("golden/lamina.json").read_bytes() == saved
+    command = json.loads(saved)["facts"]["command"]
     assert "--host-async --no-overlap" in command
     again = as_json(*command.split()[1:])
-    assert again["mean_batch"] == json.loads(kept)["metrics"]["mean_batch"]
+    assert again["mean_batch"] == json.loads(saved)["metrics"]["mean_batch"]
 
 
 @pytest.mark.usefixtures("cases")
@@ -202,7 +202,7 @@ def test_an_update_writes_a_damaged_golden_anew(refused: Any, as_json: Any) -> N
 
 
 @pytest.mark.parametrize(
-    ("was", "becomes", "told"),
+    ("was", "becomes", "reported"),
     [
         ('"vllm"', '"vlm"', "case 'vllm': no system is called 'vlm'; did you mean vllm"),
         ("batches = 3", "batchs = 3", "case 'lamina' has 'batchs', which is not known; did you mean batches"),
@@ -214,10 +214,10 @@ def test_an_update_writes_a_damaged_golden_anew(refused: Any, as_json: Any) -> N
     ],
 )
 def test_what_a_replay_would_not_understand(
-    refused: Any, cases: Path, was: str, becomes: str, told: str
+    refused: Any, cases: Path, was: str, becomes: str, reported: str
 ) -> None:
     cases.write_text(TWO.replace(was, becomes))
-    refused(told, *CHECK)
+    refused(reported, *CHECK)
 
 
 def test_what_is_not_there_is_told(refused: Any) -> None:
@@ -235,8 +235,8 @@ def test_what_is_measured_is_told_from_noise(shell: Any, as_json: Any) -> None:
     assert as_json(*CHECK)["passed"]
 
     def with_golden(factors: list[float]) -> tuple[int, str]:
-        found = [value * factor for value, factor in zip(measured, factors, strict=True)]
-        golden["metrics"]["throughput_tokens_per_s"] = found
+        results = [value * factor for value, factor in zip(measured, factors, strict=True)]
+        golden["metrics"]["throughput_tokens_per_s"] = results
         path.write_text(json.dumps(golden))
         return shell(*CHECK)[:2]
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 pytestmark = pytest.mark.usefixtures("few")
-ONE_CELL = ("compare", "--model", "llama3-70b", "--trace", "few.csv", "--costs", "roofline", "--jobs", "1")
+BOTH = ("--systems", "lamina,vllm", "--trace", "few.csv", "--jobs", "1")
+ONE_CELL = ("compare", "--model", "llama3-70b", *BOTH, "--costs", "roofline")
 
 
 @pytest.fixture
@@ -117,9 +118,9 @@ def test_runs_with_prompts_under_one_limit(as_json: Any, printed: Any) -> None:
     own = as_json("compare", "one", "two")
     assert "slo_ttft_ms" not in own
     assert any("first token" in note for note in own["notes"])
-    found = as_json("compare", "one", "two", "--slo-ttft-ms", "1")
-    assert found["slo_ttft_ms"] == 1
-    assert [side["metrics"]["ttft_attainment"]["value"] for side in found["sides"]] == [0, 0]
+    result = as_json("compare", "one", "two", "--slo-ttft-ms", "1")
+    assert result["slo_ttft_ms"] == 1
+    assert [side["metrics"]["ttft_attainment"]["value"] for side in result["sides"]] == [0, 0]
 
 
 def test_several_instances_are_a_replays(as_json: Any, printed: Any) -> None:
@@ -161,12 +162,12 @@ def test_every_board_of_every_instance_counts(as_json: Any) -> None:
 
 
 def test_a_grid_is_laid_out_as_figure_10(shell: Any, as_json: Any) -> None:
-    asked = (*ONE_CELL, "--costs", "vllm-0.14", "--model", "llama-33b", "--equal-cost", "-q")
-    facts = as_json(*asked)
+    requests = (*ONE_CELL, "--costs", "vllm-0.14", "--model", "llama-33b", "--equal-cost", "-q")
+    facts = as_json(*requests)
     assert [(cell["costs"], cell["model"]) for cell in facts["cells"]] == [
         (costs, model) for costs in ("roofline", "vllm-0.14") for model in ("llama3-70b", "llama-33b")
     ]
-    code, out, err = shell(*asked, "--markdown", "grid.md", "--plot", "grid.svg")
+    code, out, err = shell(*requests, "--markdown", "grid.md", "--plot", "grid.svg")
     assert (code, err) == (0, "")
     for cell in facts["cells"]:
         assert f"{cell['gain']['lamina']:+.1%} ({cell['gain_per_dollar']['lamina']:+.1%})" in out
@@ -201,12 +202,21 @@ def test_any_systems_and_their_prices(as_json: Any) -> None:
 
 
 def test_real_traces_give_the_documented_gains(as_json: Any, real_traces: Path) -> None:
-    asked = ("--model", "llama3-70b", "--trace", "azure-conv", "--trace", "azure-code", "--equal-cost", "-q")
+    requests = (
+        "--model",
+        "llama3-70b",
+        "--trace",
+        "azure-conv",
+        "--trace",
+        "azure-code",
+        "--equal-cost",
+        "-q",
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LAMINABENCH_TRACES", str(real_traces))
-        facts = as_json("compare", *asked, "--offline")
+        facts = as_json("compare", *requests, "--offline")
         costs = ("--costs", "vllm-0.14", "--costs", "vidur-2024")
-        before = as_json("compare", *asked[:4], "--offline", "-q", *costs)
+        before = as_json("compare", *requests[:4], "--offline", "-q", *costs)
     gains = [cell["gain"]["lamina"] for cell in facts["cells"] if cell["trace"] == "azure-conv"]
     # vllm-2024 at 5 and 13 ms, the same with Lamina's host as slow, and vllm-2026.
     assert gains == pytest.approx([0.039, 0.222, 0.076, 0.189, -0.017], abs=0.001)
@@ -214,25 +224,24 @@ def test_real_traces_give_the_documented_gains(as_json: Any, real_traces: Path) 
 
 
 CELL = ("compare", "--model", "llama3-70b", "--trace", "few.csv", "--jobs", "1", "-q", "--systems")
-THREE = (*CELL, "h2m2,lamina,vllm", "--costs", "vllm-0.14", "--deployment", "h2m2=8xh2m2")
 
 
 def test_equal_power_chooses_by_watts_and_says_so(printed: Any, as_json: Any) -> None:
-    asked = (*CELL, "vllm,h2m2", "--costs", "vllm-0.14", "--equal-power", "--power", "h2m2=700")
-    facts = as_json(*asked)
+    requests = (*CELL, "vllm,h2m2", "--costs", "vllm-0.14", "--equal-power", "--power", "h2m2=700")
+    facts = as_json(*requests)
     assert (facts["equal_cost"], facts["equal_power"]) == (None, {"tolerance": 0.1})
     (cell,) = facts["cells"]
     assert cell["deployment"]["h2m2"] == "4xh2m2"
     assert cell["power_w"] == {"vllm": 2800, "h2m2": 2800}
     assert "$5.26 an hour of h2m2" in cell["assumed"][0]
-    said = " ".join(facts["notes"])
-    assert "at equal power 4xh2m2 for 2,800 W took the place of h2m2's 1xh2m2" in said
-    assert "--equal-cost holds them together" not in said
-    out = printed(*asked)
+    message = " ".join(facts["notes"])
+    assert "at equal power 4xh2m2 for 2,800 W took the place of h2m2's 1xh2m2" in message
+    assert "--equal-cost holds them together" not in message
+    out = printed(*requests)
     assert "throughput at the base's" in out
 
 
-IN_ERAS = ("compare", "--model", "llama-33b", "--trace", "few.csv", "--jobs", "1", "-q")
+IN_ERAS = ("compare", "--model", "llama-33b", *BOTH, "-q")
 
 
 def test_eras_are_replayed_where_nothing_else_says_what_systems_are(as_json: Any, shell: Any) -> None:
@@ -250,8 +259,8 @@ def test_eras_are_replayed_where_nothing_else_says_what_systems_are(as_json: Any
     # Nothing had 8 bits then.
     narrow = ("compare", "--model", "llama3-70b@fp8", *IN_ERAS[3:])
     assert [cell["era"] for cell in as_json(*narrow)["cells"]] == ["vllm-2026"]
-    asked = ("--era", "vllm-2024", "--costs", "roofline", "--host", "lamina=4ms")
-    facts = as_json(*IN_ERAS, *asked, "--equal-cost", "--markdown", "eras.md")
+    requests = ("--era", "vllm-2024", "--costs", "roofline", "--host", "lamina=4ms")
+    facts = as_json(*IN_ERAS, *requests, "--equal-cost", "--markdown", "eras.md")
     assert {(cell["era"], cell["costs"]) for cell in facts["cells"]} == {("vllm-2024", "roofline")}
     assert facts["cells"][0]["host"]["lamina"]["per_step_ms"] == pytest.approx(4)
     assert "| model | era | few |" in Path("eras.md").read_text()

@@ -19,7 +19,11 @@ OPTIONS = {
         *("llama3-70b", "--costs", "roofline", "--deployment", "lamina=2xh100+4xh20,4xh100+4xh20"),
         *("--queue", "global"),
     ),
-    "prompts": ("llama3-70b", "--costs", "vllm-0.14", "--prefill", "colocated", "--slo-ttft-ms", "500"),
+    "prompts": (
+        *("llama3-70b", "--costs", "vllm-0.14", "--systems", "lamina,vllm"),
+        *("--prefill", "colocated", "--slo-ttft-ms", "500"),
+    ),
+    "chosen": ("llama3-70b", "--systems", "vllm,lamina", "--devices", "h100,h20", "--most-devices", "6"),
     "pool": ("llama3-70b", "--costs", "vllm-0.14", "--prefill", "pool:4xh100", "--mode", "open"),
     "boards": ("llama3-70b@fp8", "--equal-power", "--systems", "vllm,h2m2"),
     "experts": ("gpt-oss-120b", "--equal-cost", "--systems", "vllm,lamina,afd"),
@@ -37,7 +41,7 @@ def test_runs_are_what_was_compared(shell: Any, as_json: Any, options: str) -> N
         for name, rate in cell["throughput_tokens_per_s"].items()
     }
     manifests = [json.loads(path.read_text()) for path in Path("kept").glob("*/run.json")]
-    kept = {
+    saved = {
         (
             each["system"],
             each["deployment"]["name"],
@@ -46,8 +50,8 @@ def test_runs_are_what_was_compared(shell: Any, as_json: Any, options: str) -> N
         )
         for each in manifests
     }
-    assert kept == compared
-    assert len(manifests) == len(kept)
+    assert saved == compared
+    assert len(manifests) == len(saved)
     # A Run's own request repeats it.
     for directory in Path("kept").iterdir():
         rate = json.loads((directory / "run.json").read_text())["summary"]["throughput_tokens_per_s"]
@@ -61,8 +65,8 @@ def test_a_page_begins_with_the_answer(shell: Any) -> None:
     assert code == 0, err
     facts = json.loads(out)
     page = Path("answer.html").read_text(encoding="utf-8")
-    (verdict,) = facts["verdicts"]
-    assert page.index(">Answer<") < page.index(verdict.replace("'", "&#x27;")) < page.index(">Headline<")
+    first, *_ = facts["sentences"]
+    assert page.index(">Answer<") < page.index(first.replace("'", "&#x27;")) < page.index(">Headline<")
     assert facts["report"] == "answer.html"
     # Nothing else is left behind.
     assert {each.name for each in Path().iterdir()} == {"few.csv", "answer.html"}

@@ -16,7 +16,6 @@ COMMON = (
 )
 SERIAL, ROTATIONAL = "--batches 1", "--max-num-seqs 16 --pipelining rotational"
 TWO = ("--live", SERIAL, "--live", ROTATIONAL)
-TOLD = "laminabench: error: "
 
 
 @pytest.mark.usefixtures("pretended")
@@ -47,9 +46,9 @@ def test_ratios_to_another_one_and_gates(shell: Any) -> None:
     assert code == 1
     assert "a gate failed" in err
     assert "throughput" in out
-    found = list(Path("runs").iterdir())
-    assert len(found) == 1
-    assert found[0].name.startswith("compare-azure-code-")
+    results = list(Path("runs").iterdir())
+    assert len(results) == 1
+    assert results[0].name.startswith("compare-azure-code-")
 
 
 @pytest.mark.usefixtures("pretended")
@@ -65,10 +64,10 @@ def test_a_flag_of_the_comparison_holds_for_all_and_a_side_may_differ(as_json: A
 
 @pytest.mark.usefixtures("pretended")
 @pytest.mark.parametrize(
-    ("error", "ends", "said"), [(UserError, 2, "error"), (CheckFailedError, 1, "check failed")]
+    ("error", "ends", "message"), [(UserError, 2, "error"), (CheckFailedError, 1, "check failed")]
 )
 def test_what_goes_wrong_is_told_of_its_side_and_finished_rounds_stay(
-    error: Any, ends: int, said: str, shell: Any, made_up_engine: Any, monkeypatch: pytest.MonkeyPatch
+    error: Any, ends: int, message: str, shell: Any, made_up_engine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps = made_up_engine.step
     ran: list[int] = []
@@ -83,5 +82,5 @@ def test_what_goes_wrong_is_told_of_its_side_and_finished_rounds_stay(
     code, out, err = shell(*COMMON, *TWO, "--rounds", "9", "--out", "kept", "-q")
     assert (code, out) == (ends, "")
     assert "it is broken" in err
-    assert err.splitlines()[-1].startswith(f"laminabench: {said}: --live ")
+    assert err.splitlines()[-1].startswith(f"laminabench: {message}: --live ")
     assert Path("kept/1-1/run.json").is_file()

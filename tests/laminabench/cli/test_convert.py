@@ -156,7 +156,7 @@ def test_a_picture_of_each_kind(shell: Any, tiny: Path, suffix: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["lama3-70b"], "did you mean llama3-70b"),
         (["no-such-file.json"], "[convert-unreadable]"),
@@ -173,13 +173,13 @@ def test_a_picture_of_each_kind(shell: Any, tiny: Path, suffix: str) -> None:
     ],
 )
 @pytest.mark.usefixtures("tiny")
-def test_wrong_use_is_one_sentence_and_exit_2(refused: Any, arguments: list[str], said: str) -> None:
+def test_wrong_use_is_one_sentence_and_exit_2(refused: Any, arguments: list[str], message: str) -> None:
     Path("broken.json").write_text("{")
     Path("bloom.json").write_text(json.dumps({"model_type": "bloom"}))
     Path("unknown.json").write_text(json.dumps({"model_type": "nonesuch"}))
     Path("tiny-llama.svg").mkdir()
     before = sorted(path.name for path in Path().iterdir())
-    refused(said, "convert", *arguments, "-v")
+    refused(message, "convert", *arguments, "-v")
     assert sorted(path.name for path in Path().iterdir()) == before
 
 

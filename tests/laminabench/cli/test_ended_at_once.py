@@ -34,7 +34,7 @@ def hanging(front_end: int) -> Iterator[list[int]]:
         os.kill(fork_server, signal.SIGKILL)
 
 
-def gone(pids: list[int]) -> bool:
+def lost(pids: list[int]) -> bool:
     return eventually(lambda: not any(map(alive, pids)), ENDS_S)
 
 
@@ -56,7 +56,7 @@ def test_a_server(number: signal.Signals) -> None:
             assert eventually(drains, ENDS_S)
             running.process.send_signal(number)
             assert running.process.wait(ENDS_S) == 128 + number
-            assert gone(pids)
+            assert lost(pids)
 
 
 @pytest.mark.long
@@ -70,7 +70,7 @@ def test_a_live_replay(number: signal.Signals, tmp_path: Path) -> None:
             process.send_signal(number)
             time.sleep(0.05)
         assert process.poll() == 128 + number
-        assert gone(pids)
+        assert lost(pids)
 
 
 def test_a_front_end_that_is_killed(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_a_front_end_that_is_killed(tmp_path: Path) -> None:
     with replaying(tmp_path) as process, hanging(process.pid) as pids:
         process.kill()
         process.wait(ENDS_S)
-        assert gone(pids)
+        assert lost(pids)
 
 
 @contextlib.contextmanager

@@ -36,14 +36,14 @@ def test_the_table_has_sizes_targets_and_limits(shell: Any) -> None:
 
 
 def test_json_has_what_was_found(as_json: Any, tmp_path: Path) -> None:
-    found = as_json(*SHORT, "--out", "run", "--plot", "fig.svg")
-    assert [(row["engine"], row["bytes"]) for row in found["rows"]] == [("shm", 64), ("shm", 4096)]
+    result = as_json(*SHORT, "--out", "run", "--plot", "fig.svg")
+    assert [(row["engine"], row["bytes"]) for row in result["rows"]] == [("shm", 64), ("shm", 4096)]
     expected = {"rtt_us_p50", "rtt_us_p99", "gb_per_s", "read_gb_per_s", "share_of_memcpy", "share_of_limit"}
-    assert expected <= found["rows"][0].keys()
-    assert found["skipped"] == {}
+    assert expected <= result["rows"][0].keys()
+    assert result["skipped"] == {}
     assert "published" in (tmp_path / "fig.svg").read_text()
     manifest = json.loads((tmp_path / "run" / "run.json").read_text())
-    assert manifest["rows"] == found["rows"]
+    assert manifest["rows"] == result["rows"]
 
 
 def test_a_picture_that_fails_does_not_take_the_result_away(
@@ -148,16 +148,16 @@ def test_what_a_gpu_has_measured_is_a_table(shell: Any, monkeypatch: pytest.Monk
     """The table only: what fills it here needs no GPU."""
     took = spread([7e-6, 8e-6, 0.01])
     row = cuda.row("softnic", 4096, {"channel": took}, {"graph_ahead": took})
-    asked = []
+    requests = []
 
     def run(engines: str, **_: object) -> Report:
-        asked.append(engines)
+        requests.append(engines)
         return cuda.report("some GPU", [row], {"mlx5": "there is none"})
 
     monkeypatch.setattr(cuda, "run", run)
     assert shell("bench", "fhbn", "--device", "cuda")[0] == 0
     code, out, _ = shell("bench", "fhbn", "--device", "cuda", "--engines", "softnic,mlx5")
-    assert (code, asked) == (0, ["shm", "softnic,mlx5"])
+    assert (code, requests) == (0, ["shm", "softnic,mlx5"])
     for words in (
         *("mlx5 skipped: there is none", "softnic*", "* softnic: a test bench", "some GPU", "4 KiB"),
         *("one way", "round trip", "graph_ahead", "8.00 us", "10,000 us"),
@@ -191,14 +191,14 @@ def test_a_machine_without_devices_is_explained(
 
 
 def test_json_says_of_each_engine_why_not(as_json: Any) -> None:
-    found = as_json("fhbn", "devices")
-    assert found.keys() == {"devices", "findings", "engines", "rings", "system"}
-    assert [row["engine"] for row in found["engines"]] == ENGINES
-    for row in found["engines"]:
+    result = as_json("fhbn", "devices")
+    assert result.keys() == {"devices", "findings", "engines", "rings", "system"}
+    assert [row["engine"] for row in result["engines"]] == ENGINES
+    for row in result["engines"]:
         assert row["usable"] == (not row["because"])
         assert row["needs"]
-    assert next(row for row in found["engines"] if row["engine"] == "shm")["usable"]
-    sentences = [finding["sentence"] for finding in found["findings"]]
+    assert next(row for row in result["engines"] if row["engine"] == "shm")["usable"]
+    sentences = [finding["sentence"] for finding in result["findings"]]
     assert all(sentence and "\n" not in sentence for sentence in sentences)
 
 
@@ -208,14 +208,14 @@ def test_a_device_is_a_row_and_its_gids_are_asked_for(
     gid = Gid(1, "fe80:0000:0000:0000:0000:0000:0000:0001", "RoCE v2", "dummy0")
     port = Port(1, "active", "Ethernet", 1024, 0, "1X 2.5 Gbps", (gid,))
     device = Device("rxe[0]", "rxe", "InfiniBand", "none", 0xFFFFFF, 0, 1048560, (port,))
-    found = conclusion(system_below(tmp_path), Listed((device,), {}), None)
-    render_devices(Console(width=160), found, every_gid=False)
+    result = conclusion(system_below(tmp_path), Listed((device,), {}), None)
+    render_devices(Console(width=160), result, every_gid=False)
     out = capsys.readouterr().out
     row = out.splitlines()[1].split()
     assert row == ["rxe[0]", "rxe", "none", "1", "Ethernet", "active", "1X", "2.5", "Gbps", "1,024", "0",
                    "1", "dummy0"]  # fmt: skip
     assert gid.address not in out
-    render_devices(Console(width=160), found, every_gid=True)
+    render_devices(Console(width=160), result, every_gid=True)
     assert gid.address in capsys.readouterr().out
 
 
@@ -224,4 +224,4 @@ def test_a_device_that_cannot_be_opened_is_not_called_none(
 ) -> None:
     system = replace(system_below(tmp_path), kernel_devices=("mlx5[0]",))
     render_devices(Console(width=160), conclusion(system, Listed((), {}), None), every_gid=False)
-    assert capsys.readouterr().out.startswith("RDMA devices of which no more can be told: mlx5[0]\n- ")
+    assert capsys.readouterr().out.startswith("RDMA devices without further information: mlx5[0]\n- ")

@@ -16,13 +16,13 @@ pytestmark = pytest.mark.usefixtures("shell")
 
 def test_a_result_becomes_a_run_that_others_read(as_json: Any, printed: Any) -> None:
     flags = ("--deployment", "4xh100", "--price", "h100=2.5", "--slo-tbt-ms", "20", "-q")
-    said = as_json("import", str(DATA / "vllm.json"), "--out", "run", *flags)["runs"]
-    assert [each["run_dir"] for each in said] == ["run"]
-    assert said[0]["requests"]["completed"] == 12
-    assert said[0]["differences"] == []
-    assert said[0]["stated"]["mean_ttft_ms"] == pytest.approx(33.820466)
-    assert said[0]["summary"]["cost"]["usd_per_hour"] == 10.0
-    assert said[0]["summary"]["slo"]["tbt_ms"] == 20.0
+    message = as_json("import", str(DATA / "vllm.json"), "--out", "run", *flags)["runs"]
+    assert [each["run_dir"] for each in message] == ["run"]
+    assert message[0]["requests"]["completed"] == 12
+    assert message[0]["differences"] == []
+    assert message[0]["stated"]["mean_ttft_ms"] == pytest.approx(33.820466)
+    assert message[0]["summary"]["cost"]["usd_per_hour"] == 10.0
+    assert message[0]["summary"]["slo"]["tbt_ms"] == 20.0
     as_json("import", str(DATA / "aiperf"), "--out", "other", "-q")
     compared = as_json("compare", "run", "other", "-q")
     assert [side["label"] for side in compared["sides"]] == ["openai 4xh100", "openai http://127.0.0.1:41007"]
@@ -35,17 +35,17 @@ def test_a_result_becomes_a_run_that_others_read(as_json: Any, printed: Any) -> 
 
 def test_several_files_are_several_runs(as_json: Any) -> None:
     files = [str(DATA / name) for name in ("vllm.json", "vllm-rate.json", "aiperf")]
-    said = as_json("import", *files, str(DATA / "vllm.json"), "--out", "theirs", "-q")["runs"]
-    assert [each["run_dir"] for each in said] == [
+    message = as_json("import", *files, str(DATA / "vllm.json"), "--out", "theirs", "-q")["runs"]
+    assert [each["run_dir"] for each in message] == [
         "theirs/vllm", "theirs/vllm-rate", "theirs/aiperf", "theirs/vllm-2",
     ]  # fmt: skip
-    assert [each["mode"] for each in said] == ["closed", "open", "closed", "closed"]
+    assert [each["mode"] for each in message] == ["closed", "open", "closed", "closed"]
 
 
 def test_by_default_it_goes_where_runs_go(as_json: Any) -> None:
-    (said,) = as_json("import", str(DATA / "aiperf"), "--from", "aiperf", "-q")["runs"]
-    assert said["run_dir"].startswith("runs/aiperf-imported-")
-    assert (Path(said["run_dir"]) / "run.json").is_file()
+    (message,) = as_json("import", str(DATA / "aiperf"), "--from", "aiperf", "-q")["runs"]
+    assert message["run_dir"].startswith("runs/aiperf-imported-")
+    assert (Path(message["run_dir"]) / "run.json").is_file()
 
 
 def test_what_is_refused_leaves_nothing_behind(refused: Any) -> None:
@@ -75,15 +75,15 @@ def test_a_modelled_run_as_a_result(as_json: Any, shell: Any, tool: str) -> None
     Path("few.csv").write_text("arrival_s,prompt_tokens,output_tokens\n0,50,40\n1,90,30\n")
     flags = ("--trace", "few.csv", "--system", "vllm", "--prefill", "colocated", "--mode", "open")
     as_json("replay", *flags, "--out", "runs/mine", "-q")
-    said = as_json("export", "runs/mine", "--to", tool, "-q")
-    assert said["output"] == f"mine-MODELLED.{tool}{'' if tool == 'aiperf' else '.json'}"
-    assert (said["backend"], said["requests"], said["tokens"]) == ("modelled", 2, 70)
-    assert said["bytes"] == sum(path.stat().st_size for path in _files(Path(said["output"])))
+    message = as_json("export", "runs/mine", "--to", tool, "-q")
+    assert message["output"] == f"mine-MODELLED.{tool}{'' if tool == 'aiperf' else '.json'}"
+    assert (message["backend"], message["requests"], message["tokens"]) == ("modelled", 2, 70)
+    assert message["bytes"] == sum(path.stat().st_size for path in _files(Path(message["output"])))
     code, _, err = shell("export", "runs/mine", "--to", tool, "-o", "out.x")
     assert code == 0
     assert "out-MODELLED.x" in err
     assert not Path("out.x").exists()
-    (back,) = as_json("import", said["output"], "--out", "back", "-q")["runs"]
+    (back,) = as_json("import", message["output"], "--out", "back", "-q")["runs"]
     assert back["tokens_generated"] == 70
     assert (back["backend"], back["notes"][0].split(":")[0]) == (
         "modelled",
@@ -114,7 +114,7 @@ def test_either_file_of_artifacts_may_be_named(as_json: Any) -> None:
     shutil.copytree(DATA / "aiperf", "artifacts")
     digests = set()
     for place, name in enumerate(("profile_export.jsonl", "profile_export_aiperf.json")):
-        (said,) = as_json("import", f"artifacts/{name}", "--out", f"run{place}", "-q")["runs"]
-        assert said["version"] == "0.13.0"
+        (message,) = as_json("import", f"artifacts/{name}", "--out", f"run{place}", "-q")["runs"]
+        assert message["version"] == "0.13.0"
         digests.add(json.loads(Path(f"run{place}/run.json").read_text())["trace"]["sha256"])
     assert len(digests) == 1

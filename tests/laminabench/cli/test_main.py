@@ -242,8 +242,8 @@ late, main.main.main = Late(), heard_once
 main.run([])
 """
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    said = "interrupted" if number == signal.SIGINT else "terminated"
-    assert (result.returncode, result.stderr) == (128 + number, f"laminabench: {said}\n")
+    message = "interrupted" if number == signal.SIGINT else "terminated"
+    assert (result.returncode, result.stderr) == (128 + number, f"laminabench: {message}\n")
 
 
 def test_every_command_that_reports_takes_json_quiet_and_verbose() -> None:
@@ -253,12 +253,12 @@ def test_every_command_that_reports_takes_json_quiet_and_verbose() -> None:
         if not isinstance(command, click.Group):
             return {name: command}
         context = click.Context(command)
-        found: dict[str, click.Command] = {}
+        result: dict[str, click.Command] = {}
         for each in command.list_commands(context):
             inner = command.get_command(context, each)
             assert inner is not None
-            found |= leaves(inner, f"{name} {each}".strip())
-        return found
+            result |= leaves(inner, f"{name} {each}".strip())
+        return result
 
     without = {
         name
@@ -269,7 +269,7 @@ def test_every_command_that_reports_takes_json_quiet_and_verbose() -> None:
 
 
 @pytest.mark.parametrize(
-    ("raised", "code", "said"),
+    ("raised", "code", "message"),
     [
         (CheckFailedError("trace-checksum", "sums differ"), 1, "laminabench: check failed: sums differ\n"),
         (KeyboardInterrupt(), 130, "laminabench: interrupted\n"),
@@ -293,7 +293,7 @@ def test_every_command_that_reports_takes_json_quiet_and_verbose() -> None:
 def test_every_way_to_end(
     raised: BaseException,
     code: int,
-    said: str,
+    message: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -307,7 +307,7 @@ def test_every_way_to_end(
     with pytest.raises(SystemExit) as exit_:
         main.run([])
     assert exit_.value.code == code
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -20,7 +20,7 @@ from laminabench.util.json import to_json
 
 DOCS = Path(__file__).parents[3] / "docs"
 # Described elsewhere, as what they are about differs from system to system.
-APART = ("facts", "trace")
+SEPARATE = ("facts", "trace")
 # Of pools of workers, which differ between systems too.
 POOLS = {"model", "attention", "devices", "replicas"}
 
@@ -36,11 +36,11 @@ ROWS = {
 }
 
 
-def keys(found: Any) -> Iterator[str]:
-    if isinstance(found, dict):
-        for name, inner in found.items():
+def keys(result: Any) -> Iterator[str]:
+    if isinstance(result, dict):
+        for name, inner in result.items():
             yield name
-            if name not in APART:
+            if name not in SEPARATE:
                 yield from keys(inner)
 
 
@@ -70,10 +70,10 @@ def test_every_key_of_a_replay_is_on_the_page(shell: Any, as_json: Any) -> None:
 
 
 def test_every_key_of_what_only_a_client_saw_is_on_the_page(
-    stream: Any, seen: Callable[..., Outcome]
+    stream: Any, observed: Callable[..., Outcome]
 ) -> None:
     one = np.ones(1, np.int32)
-    outcome = seen([stream(chunks=[(0.5, 1), (1.0, 2)])])
+    outcome = observed([stream(chunks=[(0.5, 1), (1.0, 2)])])
     trace = Trace(np.zeros(1), one, one, TraceMeta("one"))
     facts = to_json(summarise(outcome, trace, mode="open", slo_tbt_ms=1, usd_per_hour=None))
     facts["attempts"]["by_status"].clear()  # its keys are the server's

@@ -29,9 +29,9 @@ def trace(tmp_path: Path) -> str:
 
 
 def test_the_winner_is_the_cheapest_on_the_front(as_json: Any, trace: str) -> None:
-    found = as_json("plan", "--trace", trace, "--slo-tbt-p99-ms", "100", *FEW)
-    assert (found["backend"], found["mode"], found["budget_usd_per_hour"]) == ("modelled", "saturate", 45)
-    answer = found["answers"][0]
+    result = as_json("plan", "--trace", trace, "--slo-tbt-p99-ms", "100", *FEW)
+    assert (result["backend"], result["mode"], result["budget_usd_per_hour"]) == ("modelled", "saturate", 45)
+    answer = result["answers"][0]
     assert answer["costs"] == "vllm-0.24"
     assert answer["winner"] == answer["front"][-1]
     assert answer["winner"]["tbt_p99_ms"] <= 100
@@ -50,24 +50,24 @@ def test_the_winner_is_the_cheapest_on_the_front(as_json: Any, trace: str) -> No
 def test_boards_are_candidates_where_they_are_named(printed: Any, as_json: Any, trace: str) -> None:
     devices = ("--devices", "h100,h2m2", "--jobs", "1", "-q")
     call = ("plan", "--trace", trace, "--slo-tbt-p99-ms", "400", *devices)
-    asked = (*call, "--budget", "16", "--systems", "vllm,h2m2", "--power-budget", "1000", "--top", "20")
-    found = as_json(*asked)
-    assert (found["power_budget_w"], found["weights_and_kv"]) == (1000, "bf16")
-    (answer,) = found["answers"]
+    requests = (*call, "--budget", "16", "--systems", "vllm,h2m2", "--power-budget", "1000", "--top", "20")
+    result = as_json(*requests)
+    assert (result["power_budget_w"], result["weights_and_kv"]) == (1000, "bf16")
+    (answer,) = result["answers"]
     # 1xh100 does not hold the model, and three boards draw too much.
     assert {row["deployment"] for row in answer["replayed"]} == {"1xh2m2", "2xh2m2"}
     assert {row["most_requests"] for row in answer["replayed"]} <= {16, 32, 64, 128, 256, 512, 1024}
     assert answer["winner"]["assumed_devices"] == ["h2m2"]
     assert answer["binds"][0]["resource"] in ("compute of the chips", "requests at once")
-    out = printed(*asked)
-    for said in (
+    out = printed(*requests)
+    for message in (
         "at most $16.00 an hour and 1,000 W",
         "xh2m2*, ",
         "* h2m2: not measured, computed from the board's parameters",
         "weights and KV in int8, elsewhere in bf16",
         "assumed, as it is not published: $5.26 an hour and 450 W of h2m2",
     ):
-        assert said in out
+        assert message in out
 
 
 def test_every_one_replayed_has_the_same_winner(as_json: Any, trace: str) -> None:
@@ -79,13 +79,13 @@ def test_every_one_replayed_has_the_same_winner(as_json: Any, trace: str) -> Non
 
 def test_the_plan_is_kept(as_json: Any, refused: Any, trace: str) -> None:
     call = ("plan", "--trace", trace, "--slo-tbt-p99-ms", "100", *FEW, "--jobs", "1")
-    found = as_json(*call)
-    folder = Path(found["plan_dir"])
+    result = as_json(*call)
+    folder = Path(result["plan_dir"])
     assert folder.parent == Path("plans")
-    kept = read_plan(folder)
-    assert kept.command.startswith("laminabench")
-    assert [each.candidate for each in kept.answers[0].replayed] == [
-        row["candidate"] for row in found["answers"][0]["replayed"]
+    saved = read_plan(folder)
+    assert saved.command.startswith("laminabench")
+    assert [each.candidate for each in saved.answers[0].replayed] == [
+        row["candidate"] for row in result["answers"][0]["replayed"]
     ]
     assert as_json(*call)["plan_dir"] == str(folder)  # the same plan again
     assert as_json(*call, "--out", "mine")["plan_dir"] == "mine"
@@ -123,10 +123,10 @@ def test_open_the_deployment_has_to_keep_up(as_json: Any, shell: Any, trace: str
 def test_with_a_limit_of_ttft_prompts_are_computed(as_json: Any, printed: Any, trace: str) -> None:
     call = ("plan", "--trace", trace, "--slo-tbt-p99-ms", "150", "--slo-ttft-ms", "4000", "--jobs", "1", *FEW)
     call = (*call, "--max-batched-tokens", "1024")
-    found = as_json(*call)
-    assert (found["mode"], found["prefill"]) == ("open", "any")
-    assert (found["slo_ttft_p99_ms"], found["slo_queueing_p99_s"]) == (4000, 4)
-    (answer,) = found["answers"]
+    result = as_json(*call)
+    assert (result["mode"], result["prefill"]) == ("open", "any")
+    assert (result["slo_ttft_p99_ms"], result["slo_queueing_p99_s"]) == (4000, 4)
+    (answer,) = result["answers"]
     winner = answer["winner"]
     assert winner["ttft_p50_ms"] <= winner["ttft_p99_ms"] <= 4000
     assert winner["max_batched_tokens"] == 1024
@@ -139,8 +139,8 @@ def test_with_a_limit_of_ttft_prompts_are_computed(as_json: Any, printed: Any, t
     assert "prompt computation" in {row["resource"] for row in answer["binds"]}
     assert all("ttft_p99_gain" in row for row in answer["binds"])
     out = printed(*call)
-    for said in ("open, prompts any", "TTFT p99 of at most 4000 ms", "prompts cost $"):
-        assert said in out
+    for message in ("open, prompts any", "TTFT p99 of at most 4000 ms", "prompts cost $"):
+        assert message in out
 
 
 def test_no_first_token_is_soon_enough(shell: Any, trace: str) -> None:
@@ -151,10 +151,10 @@ def test_no_first_token_is_soon_enough(shell: Any, trace: str) -> None:
 
 
 def test_another_price_is_taken(as_json: Any, trace: str) -> None:
-    found = as_json("plan", "--trace", trace, "--slo-tbt-p99-ms", "100", "--price", "h20=0.01", *FEW)
-    prices = {row["name"]: row["price"]["usd"] for row in found["devices"]}
+    result = as_json("plan", "--trace", trace, "--slo-tbt-p99-ms", "100", "--price", "h20=0.01", *FEW)
+    prices = {row["name"]: row["price"]["usd"] for row in result["devices"]}
     assert prices["h20"] == 0.01
-    assert "h20" in found["answers"][0]["winner"]["deployment"]
+    assert "h20" in result["answers"][0]["winner"]["deployment"]
 
 
 def test_devices_for_nothing(shell: Any, trace: str) -> None:
@@ -174,9 +174,9 @@ def test_bench_plan_judges_by_its_median(as_json: Any, monkeypatch: pytest.Monke
     monkeypatch.setattr(bench_plan, "resolve", lambda *_, **__: trace)
     monkeypatch.setattr(bench_plan, "MODULES", ["vllm", "lamina"])
     monkeypatch.setattr(bench_plan, "DEVICES", "h100")
-    found = as_json("bench", "plan", "--repeats", "2", "--jobs", "1")
-    rates, ratios = found["candidates_per_s"], found["times_faster_than_grid"]
+    result = as_json("bench", "plan", "--repeats", "2", "--jobs", "1")
+    rates, ratios = result["candidates_per_s"], result["times_faster_than_grid"]
     assert 0 < rates["min"] <= rates["median"] <= rates["max"]
     assert 0 < ratios["min"] <= ratios["median"] <= ratios["max"]
-    assert found["same_winner"] is found["same_front"] is True
-    assert found["met"] == (rates["median"] >= found["target_per_s"])
+    assert result["same_winner"] is result["same_front"] is True
+    assert result["met"] == (rates["median"] >= result["target_per_s"])

@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laminabench.cli import progress
-from laminabench.cli.live_step import LiveStep
 from laminabench.cli.output import Output
-from laminabench.cli.progress import Pace
+from laminabench.cli.progress import LiveStep, Pace
 from laminabench.util.live_progress import Expected, FaultEvent, Moment
 from laminabench.util.progress import Once
 
@@ -100,25 +99,28 @@ def test_a_person_sees_bars_and_what_is_said_stays(
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("TERM", terminal)
     speaker = out()
-    with speaker.progress("sweeping", "points") as outer, Once(speaker).watch(Expected(requests=7)) as told:
+    with (
+        speaker.progress("sweeping", "points") as outer,
+        Once(speaker).watch(Expected(requests=7)) as reported,
+    ):
         outer(1, 3)
-        told(FaultEvent(at_s=0.1, workers=("model 1",), why="long ago"))  # before it was resumed
-        told(moment(requests=7, finished=2, tokens_per_s=55.0))
-        told(FaultEvent(at_s=1.5, workers=("model 0",), why="model 0 has ended"))
+        reported(FaultEvent(at_s=0.1, workers=("model 1",), why="long ago"))  # before it was resumed
+        reported(moment(requests=7, finished=2, tokens_per_s=55.0))
+        reported(FaultEvent(at_s=1.5, workers=("model 0",), why="model 0 has ended"))
         speaker.note("by the [way]")
         display = speaker._board.display
         assert display is not None
-    seen = capsys.readouterr()
-    assert seen.out == ""
-    assert "laminabench: at 1.50 s: model 0 has ended" in seen.err
-    assert "laminabench: by the [way]" in seen.err
-    assert "long ago" not in seen.err
+    observed = capsys.readouterr()
+    assert observed.out == ""
+    assert "laminabench: at 1.50 s: model 0 has ended" in observed.err
+    assert "laminabench: by the [way]" in observed.err
+    assert "long ago" not in observed.err
     if drawn:
-        assert "1/3 points" in seen.err
-        assert "2/7 requests" in seen.err
-        assert "55 tokens/s" in seen.err
+        assert "1/3 points" in observed.err
+        assert "2/7 requests" in observed.err
+        assert "55 tokens/s" in observed.err
     else:
-        assert len(seen.err.splitlines()) == 2
+        assert len(observed.err.splitlines()) == 2
     assert speaker._board.display is None
 
 
@@ -126,16 +128,16 @@ def test_where_nobody_watches_long_work_says_lines(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(progress, "LINES_EVERY_S", 0.02)
-    said = threading.Event()
+    message = threading.Event()
     speaker = out()
-    with speaker.progress("sweeping", "points") as told:
-        told(1, 3)
+    with speaker.progress("sweeping", "points") as reported:
+        reported(1, 3)
         display = speaker._board.display
         assert isinstance(display, progress.Lines)
         say = display.say
-        display.say = lambda sentence: (say(sentence), said.set())[0]  # type: ignore[method-assign]
-        assert said.wait(30)
-        told(3, 3)
+        display.say = lambda sentence: (say(sentence), message.set())[0]  # type: ignore[method-assign]
+        assert message.wait(30)
+        reported(3, 3)
     lines = capsys.readouterr().err.splitlines()
     assert lines[0].startswith("laminabench: sweeping: 1 of 3 points, 0:00 so far")
     assert lines[-1] == "laminabench: sweeping: 3 of 3 points in 0:00"
@@ -144,8 +146,8 @@ def test_where_nobody_watches_long_work_says_lines(
 def test_what_is_over_soon_says_nothing_and_quiet_means_quiet(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with out().progress("sweeping", "points") as told:
-        told(1, 3)
+    with out().progress("sweeping", "points") as reported:
+        reported(1, 3)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setattr(progress, "LINES_EVERY_S", 0.0)
     speaker = out(quiet=True)

@@ -18,8 +18,8 @@ SET_UP = ("--deployment", "1xrtx-4090", "--max-num-seqs", "64", "--costs", "vllm
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with mock_server(Load(1.0, 1.0, 16, CHUNKS, 1, 0.002)) as (found, _):
-        yield found
+    with mock_server(Load(1.0, 1.0, 16, CHUNKS, 1, 0.002)) as (result, _):
+        yield result
 
 
 @pytest.fixture
@@ -35,9 +35,9 @@ def test_a_recording_is_kept_as_one_file_that_is_predicted(
     facts = as_json(*command, *SET_UP, "--no-prefix-caching", "-o", str(target))
     assert facts["requests"] == REQUESTS
     assert 0 < facts["ttft_ms"] < facts["latency_ms"]
-    found = read(target)
-    assert (found.name, len(found), found.about["engine"]) == ("mine", REQUESTS, "openai")
-    assert (found.about["max_num_seqs"], found.about["prefix_caching"]) == (64, False)
+    result = read(target)
+    assert (result.name, len(result), result.about["engine"]) == ("mine", REQUESTS, "openai")
+    assert (result.about["max_num_seqs"], result.about["prefix_caching"]) == (64, False)
     (row,) = as_json("validate", "--recorded", str(target), "--model", "llama3.1-8b")["recorded"]
     assert (row["recording"], row["costs"]) == ("mine", "vllm-0.19")
     assert [path.name for path in Path().iterdir() if path.name == "runs"] == []

@@ -28,9 +28,9 @@ def test_replay_has_the_documented_keys_and_keeps_a_run(as_json: Any) -> None:
     assert facts["deployment"] == "2xh100+4xh20"
     assert facts["trace"]["source"] == "profile"
     assert facts["requests"]["completed"] == 200
-    kept = json.loads((Path(facts["run_dir"]) / "run.json").read_text())
-    assert kept["summary"]["throughput_tokens_per_s"] == facts["throughput_tokens_per_s"]
-    assert all(row["source"] for row in kept["coefficients"])
+    saved = json.loads((Path(facts["run_dir"]) / "run.json").read_text())
+    assert saved["summary"]["throughput_tokens_per_s"] == facts["throughput_tokens_per_s"]
+    assert all(row["source"] for row in saved["coefficients"])
     parts = {path.name for path in Path(facts["run_dir"]).iterdir()}
     assert parts == {"run.json", "requests.parquet", "iterations.parquet"}
 
@@ -110,11 +110,11 @@ def test_growing_requests_are_preempted_when_memory_is_tight(as_json: Any) -> No
 
 def test_the_manifest_repeats_the_choices(as_json: Any) -> None:
     facts = as_json("replay", *SMALL, "--system", "lamina-v1", "--kv-overcommit", "1.5")
-    kept = json.loads((Path(facts["run_dir"]) / "run.json").read_text())
-    assert "kv-overcommit = 1.5\n" in kept["request"]
-    assert {"paging", "memory", "recompute", "network"} <= {row["term"] for row in kept["coefficients"]}
+    saved = json.loads((Path(facts["run_dir"]) / "run.json").read_text())
+    assert "kv-overcommit = 1.5\n" in saved["request"]
+    assert {"paging", "memory", "recompute", "network"} <= {row["term"] for row in saved["coefficients"]}
     # v1's devices are compared by what they cost to buy.
-    assert {device["price"]["basis"] for device in kept["deployment"]["devices"]} == {"purchase"}
+    assert {device["price"]["basis"] for device in saved["deployment"]["devices"]} == {"purchase"}
 
 
 def test_prefix_sharing_makes_room(as_json: Any) -> None:
@@ -146,11 +146,11 @@ def test_a_host_of_one_s_own_is_in_every_iteration_and_in_the_run(as_json: Any, 
     usual, slow = as_json(*common, "--no-out"), as_json(*common, "--host", "5ms,40us")
     # One request at a time: 2 ms and 20 us have become 5 ms and 40 us, and nothing else changed.
     assert slow["tbt_ms"]["p50"] - usual["tbt_ms"]["p50"] == pytest.approx(3.02, abs=0.001)
-    kept = json.loads((Path(slow["run_dir"]) / "run.json").read_text())
-    (host,) = (row for row in kept["coefficients"] if row["term"] == "host")
+    saved = json.loads((Path(slow["run_dir"]) / "run.json").read_text())
+    (host,) = (row for row in saved["coefficients"] if row["term"] == "host")
     assert host["kind"] == "given"
     assert host["coefficients"] == {"per_step_s": 0.005, "per_request_s": pytest.approx(40e-6), "gap_s": 0}
-    assert 'host = "5ms,40us"' in kept["request"]
+    assert 'host = "5ms,40us"' in saved["request"]
     refused("[host-unreadable]", *common, "--host", "fast", "-v")
     refused("[replay-flag-unused]", *common[:4], "--backend", "live", "--host", "5ms", "-v")
 
@@ -292,10 +292,10 @@ def test_the_first_screen_of_help_is_what_a_newcomer_needs(printed: Any) -> None
 def test_the_help_of_a_system_has_what_it_takes_with_its_defaults(
     printed: Any, system: str, backend: str
 ) -> None:
-    found = find_system(system, backend)
+    result = find_system(system, backend)
     out = printed("replay", "--system", system, "--backend", backend, "--help")
-    if found is not None:
-        taken = {field.flag for name, field in FIELDS.items() if takes(found, name)}
+    if result is not None:
+        taken = {field.flag for name, field in FIELDS.items() if takes(result, name)}
         assert taken == {field.flag for field in FIELDS.values() if f"{field.flag} " in f"{out} "}
 
 

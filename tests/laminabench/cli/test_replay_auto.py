@@ -22,21 +22,21 @@ SPEEDS = {"2xcpu": 900.0, "1xcpu+1xcpu": 500.0}
 
 
 @pytest.fixture(autouse=True)
-def tried(pretended: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def measured_layouts(pretended: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What was measured, of layouts that are as fast as is said."""
     del pretended
-    found: list[str] = []
+    results: list[str] = []
 
     def measured(setup: LiveSetup, _: Load) -> Trial:
-        found.append(str(setup.deployment))
-        return Trial(found[-1], SPEEDS[found[-1]], 0.4)
+        results.append(str(setup.deployment))
+        return Trial(results[-1], SPEEDS[results[-1]], 0.4)
 
     monkeypatch.setattr(fastest, "measured", measured)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1})
-    return found
+    return results
 
 
-def test_it_says_which_and_why_and_the_run_keeps_it(shell: Any, tried: list[str]) -> None:
+def test_it_says_which_and_why_and_the_run_keeps_it(shell: Any, measured_layouts: list[str]) -> None:
     code, out, err = shell(*AUTO, "--out", "kept", "--json")
     assert code == 0, err
     assert json.loads(out)["deployment"] == "2xcpu"
@@ -45,20 +45,20 @@ def test_it_says_which_and_why_and_the_run_keeps_it(shell: Any, tried: list[str]
     assert manifest["deployment"]["name"] == "2xcpu"
     assert 'deployment = "2xcpu"' in manifest["request"]
     assert "--deployment auto" in manifest["command"]
-    told = manifest["deployment"]["facts"]["deployment_auto"]
-    assert "500 tokens/s" in told["why"]
-    assert [each["tokens_per_s"] for each in told["trials"]] == [900.0, 500.0]
-    assert tried == [*SPEEDS]
+    reported = manifest["deployment"]["facts"]["deployment_auto"]
+    assert "500 tokens/s" in reported["why"]
+    assert [each["tokens_per_s"] for each in reported["trials"]] == [900.0, 500.0]
+    assert measured_layouts == [*SPEEDS]
 
 
-def test_again_repeats_what_was_taken(as_json: Any, tried: list[str]) -> None:
+def test_again_repeats_what_was_taken(as_json: Any, measured_layouts: list[str]) -> None:
     as_json(*AUTO, "--out", "kept")
-    tried.clear()
+    measured_layouts.clear()
     assert as_json("replay --again kept", "--no-out")["deployment"] == "2xcpu"
-    assert not tried
+    assert not measured_layouts
 
 
-def test_a_comparison_measures_once(as_json: Any, tried: list[str]) -> None:
+def test_a_comparison_measures_once(as_json: Any, measured_layouts: list[str]) -> None:
     facts = as_json(
         "compare",
         *SMALL,
@@ -74,7 +74,7 @@ def test_a_comparison_measures_once(as_json: Any, tried: list[str]) -> None:
         ),
     )
     assert [len(side["runs"]) for side in facts["sides"]] == [3, 3]
-    assert tried == [*SPEEDS]
+    assert measured_layouts == [*SPEEDS]
 
 
 def test_warmed_up_with_what_the_trace_has(as_json: Any, pretended: dict[str, Any]) -> None:

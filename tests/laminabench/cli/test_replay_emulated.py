@@ -60,12 +60,12 @@ def test_every_backend_has_a_word_for_its_numbers() -> None:
 
 
 def test_the_engine_waits_as_long_as_the_spec_says() -> None:
-    found = prepared(f"{EMULATED} --slowdown 4")
-    spec, model = found.built.spec, found.setup.engine_model()
-    assert str(found.deployment) == "2xh100+4xh20"
+    result = prepared(f"{EMULATED} --slowdown 4")
+    spec, model = result.built.spec, result.setup.engine_model()
+    assert str(result.deployment) == "2xh100+4xh20"
     assert (model.layers, model.ranks, model.heads, model.pools) == (80, 2, 4, 1)
-    assert found.kv_tokens(found.setup, None) == spec.tokens_per_pool
-    assert found.setup.max_sequences == spec.max_requests
+    assert result.kv_tokens(result.setup, None) == spec.tokens_per_pool
+    assert result.setup.max_sequences == spec.max_requests
     at = 100
     assert model.mid_slice[at] == round(spec.timing.mid_slice[at] * 4e9)
     assert model.attention[at] == round(spec.timing.attention_fixed[at] * 4e9)
@@ -113,16 +113,16 @@ def test_it_agrees_with_the_modelled_cluster(layout: str) -> None:
     """By a wide bound, for machines that do other things too; `validate emulated` has the narrow one."""
     few = "--trace azure-conv --offline --num-requests 12 --scale-lengths 0.05"
     flags = f"{few} --emulate h100,h20 --model llama3.1-8b --slowdown 24 --deployment {layout}"
-    found = agreement(layout, ReplayRequest(**parsed_line(flags)))
+    result = agreement(layout, ReplayRequest(**parsed_line(flags)))
     # Where the host is late a window may have too few tokens for a TBT.
-    assert found.pace["kept"] is False or abs(found.differences().get("TBT p50", 0.0)) < 12
-    assert found.differences()
+    assert result.pace["kept"] is False or abs(result.differences().get("TBT p50", 0.0)) < 12
+    assert result.differences()
 
 
 def test_a_number_that_was_not_told_is_missed() -> None:
     pace = {"kept": True, "late_share": 0.0}
-    found = Agreement(
+    result = Agreement(
         "", {"tokens/s": 101.0}, {"tokens/s": 100.0, "TBT p50": 5.0}, 0.1, {"tokens/s": 9.0}, pace
     )
-    assert found.differences() == {"tokens/s": pytest.approx(1.0)}
-    assert found.missed() == ["TBT p50"]
+    assert result.differences() == {"tokens/s": pytest.approx(1.0)}
+    assert result.missed() == ["TBT p50"]

@@ -29,8 +29,8 @@ OPENAI = ("replay", "--system", "openai", *TRACE)
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with mock_server(Load(1.0, 1.0, 16, CHUNKS, 1, 0.002)) as (found, _):
-        yield found
+    with mock_server(Load(1.0, 1.0, 16, CHUNKS, 1, 0.002)) as (result, _):
+        yield result
 
 
 @pytest.fixture
@@ -79,9 +79,9 @@ def test_no_key_is_kept_or_printed(
         code, out, err = shell(*command)
         assert code == 0
         assert "sk-" not in out + err
-    kept = [path for path in tmp_path.rglob("*") if path.is_file() and path != key]
-    assert len(kept) > 6
-    assert [path for path in kept if b"sk-of" in path.read_bytes()] == []
+    saved = [path for path in tmp_path.rglob("*") if path.is_file() and path != key]
+    assert len(saved) > 6
+    assert [path for path in saved if b"sk-of" in path.read_bytes()] == []
     manifest = json.loads((tmp_path / "run2" / "run.json").read_text())
     assert "Authorization: ***" in manifest["command"]
     assert 'header = ["Authorization: ***", "X-Team: ***"]\n' in manifest["request"]
@@ -150,9 +150,9 @@ def test_a_server_that_says_nothing_is_not_waited_for_after_a_signal(
         where = ("--url", f"http://127.0.0.1:{mute.getsockname()[1]}", "--model", "m")
         with started(tmp_path, *OPENAI, *where, "--out", "run") as process:
             try:
-                asked, _ = mute.accept()
-                with asked:
-                    assert asked.recv(1) == b"G"
+                requested, _ = mute.accept()
+                with requested:
+                    assert requested.recv(1) == b"G"
                     process.send_signal(number)
                     # Less than the 120 s that an answer may take to begin.
                     out, err = process.communicate(timeout=60)

@@ -39,27 +39,27 @@ def test_a_run_keeps_what_the_memories_held(as_json: Any) -> None:
     assert (np.diff(rows["start_s"]) >= 0).all()
     kinds = {row["term"]: row["kind"] for row in run.manifest.coefficients}
     assert (kinds["link_gb_per_s"], kinds["tlb_misses_at_once"]) == ("paper", "fitted")
-    kept = run.manifest.deployment
-    assert (kept.name, kept.facts["board"], kept.facts["boards"]) == ("2xh2m2", "h2m2", 2)
-    assert kept.usd_per_hour == 2 * 5.26
+    saved = run.manifest.deployment
+    assert (saved.name, saved.facts["board"], saved.facts["boards"]) == ("2xh2m2", "h2m2", 2)
+    assert saved.usd_per_hour == 2 * 5.26
     assert 0 < facts["bubbles"]["devices"] < 0.2
 
 
 def test_policies_and_boards_differ(as_json: Any, tmp_path: Path) -> None:
-    mine = tmp_path / "mine.toml"
-    mine.write_text("hbm_capacity_gb = 60\n")
-    found = {
+    own = tmp_path / "mine.toml"
+    own.write_text("hbm_capacity_gb = 60\n")
+    result = {
         name: as_json("replay", *SMALL, "--no-out", "--max-num-seqs", "16", *flags)["throughput_tokens_per_s"]
         for name, flags in {
             "greedy": [],
             "oracle": ["--mapping", "oracle"],
             "lpddr": ["--mapping", "lpddr"],
             "more": ["--board", "hbmcap-more"],
-            "mine": ["--board", str(mine)],
+            "mine": ["--board", str(own)],
         }.items()
     }
-    assert found["lpddr"] < found["mine"] < found["greedy"] < found["more"]
-    assert found["greedy"] < found["oracle"]
+    assert result["lpddr"] < result["mine"] < result["greedy"] < result["more"]
+    assert result["greedy"] < result["oracle"]
 
 
 def test_the_host_may_work_behind_the_board(as_json: Any) -> None:

@@ -25,7 +25,7 @@ LIVE = ("replay", *SMALL, "--backend", "live", "--max-num-seqs", "16")
 def test_it_has_the_keys_of_a_modelled_replay_and_says_live(as_json: Any, pretended: dict[str, Any]) -> None:
     facts = as_json(*LIVE)
     modelled = as_json("replay", *SMALL, "--deployment", "1xcpu+1xcpu", "--costs", "roofline", "--no-out")
-    assert set(modelled) - set(facts) == {"costs_set", "costs_held", "simulation_s"}
+    assert set(modelled) - set(facts) == {"costs_set", "includes", "simulation_s"}
     assert set(facts) - set(modelled) == {"schedule", "faults", "faults_in_all", "resumed", "tokens_sha256"}
     assert (facts["backend"], facts["deployment"]) == ("live", "1xcpu+1xcpu")
     assert facts["requests"] == modelled["requests"]
@@ -36,11 +36,11 @@ def test_it_has_the_keys_of_a_modelled_replay_and_says_live(as_json: Any, preten
     assert facts["schedule"]["bubbles"].keys() == {"model 0", "attention 0"}
     assert facts["cost"]["usd_per_hour"] is None
     assert pretended["closed"]
-    kept = json.loads((Path(facts["run_dir"]) / "run.json").read_text())
-    assert (kept["backend"], kept["coefficients"]) == ("live", [])
-    assert kept["summary"]["schedule"] == facts["schedule"]
+    saved = json.loads((Path(facts["run_dir"]) / "run.json").read_text())
+    assert (saved["backend"], saved["coefficients"]) == ("live", [])
+    assert saved["summary"]["schedule"] == facts["schedule"]
     # As it was in force, whatever was left out.
-    assert 'network = "auto"\n' in kept["request"]
+    assert 'network = "auto"\n' in saved["request"]
     run = read_run(Path(facts["run_dir"]))
     assert run.outcome.iterations["size"].sum() == facts["tokens_generated"]
 
@@ -287,8 +287,8 @@ def test_the_report_shows_the_dip_the_recovery_and_what_was_lost(
 
 @pytest.mark.usefixtures("pretended")
 def test_a_run_keeps_its_faults(as_json: Any) -> None:
-    kept = [word for word in FAULTY if word != "--no-out"]
-    facts = as_json(*kept, "--chaos", "model:0@tokens=50", "--out", "kept")
+    saved = [word for word in FAULTY if word != "--no-out"]
+    facts = as_json(*saved, "--chaos", "model:0@tokens=50", "--out", "kept")
     summary = json.loads(Path("kept", "run.json").read_text())["summary"]
     assert summary["faults"] == facts["faults"]
     assert len(facts["faults"]) == 1

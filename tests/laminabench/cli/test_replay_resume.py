@@ -85,13 +85,13 @@ def test_interrupted_again_and_again_it_ends_as_if_it_never_had(
     for name in ("requests", "tokens_generated", "tokens_sha256", "trace", "facts", "preemptions", "kv"):
         assert facts[name] == whole[name], name
     same(read_run(Path("kept")), read_run(Path("whole")))
-    kept = json.loads(Path("kept", "run.json").read_text())
-    assert kept["summary"]["resumed"] == facts["resumed"]
-    assert kept["seed"] == 5
+    saved = json.loads(Path("kept", "run.json").read_text())
+    assert saved["summary"]["resumed"] == facts["resumed"]
+    assert saved["seed"] == 5
     before = json.loads(Path("whole", "run.json").read_text())
-    assert kept["workload"] == before["workload"]
+    assert saved["workload"] == before["workload"]
     for name in ("transforms", "command", "trace", "model", "deployment"):
-        assert kept[name] == before[name], name
+        assert saved[name] == before[name], name
 
 
 def test_how_it_is_told_can_be_said_anew(shell: Any, as_json: Any, cut_off: Any) -> None:
@@ -120,7 +120,7 @@ def test_what_a_journal_would_write_is_given_anew(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--seed", "6"], "--seed contradicts the interrupted replay, which has 5: leave it out"),
         (["--trace", "azure-conv"], "--trace contradicts"),
@@ -134,10 +134,10 @@ def test_what_a_journal_would_write_is_given_anew(
     ],
 )
 def test_other_flags_contradict(
-    shell: Any, refused: Any, as_json: Any, cut_off: Any, arguments: list[str], said: str
+    shell: Any, refused: Any, as_json: Any, cut_off: Any, arguments: list[str], message: str
 ) -> None:
     interrupted(shell, cut_off)
-    refused(said, "replay", "--resume", "kept", "-q", *arguments)
+    refused(message, "replay", "--resume", "kept", "-q", *arguments)
     assert as_json("replay", "--resume", "kept", "-q")["requests"]["completed"] == 60
 
 
@@ -165,14 +165,14 @@ def test_the_run_that_was_to_be_replaced_is(shell: Any, cut_off: Any, as_json: A
     as_json(*LIVE, "--out", "kept", "--seed", "9")
     interrupted(shell, cut_off)
     facts = as_json("replay", "--resume", "kept", "-q")
-    kept = json.loads(Path("kept", "run.json").read_text())
-    assert (facts["run_dir"], kept["seed"]) == ("kept", 5)
+    saved = json.loads(Path("kept", "run.json").read_text())
+    assert (facts["run_dir"], saved["seed"]) == ("kept", 5)
 
 
 def test_another_replay_does_not_take_its_place(shell: Any, refused: Any, cut_off: Any) -> None:
     interrupted(shell, cut_off)
-    said = "kept.journal is of a replay that was interrupted or still runs: go on with it"
-    refused(said, *LIVE, "--out", "kept")
+    message = "kept.journal is of a replay that was interrupted or still runs: go on with it"
+    refused(message, *LIVE, "--out", "kept")
 
 
 def test_two_at_the_same_time(shell: Any, refused: Any, cut_off: Any) -> None:
@@ -209,8 +209,8 @@ def test_a_journal_whose_frames_are_whole_and_tell_what_cannot_be(shell: Any, cu
     """Each value of each kind of event in turn is another one; no CRC says so."""
     interrupted(shell, cut_off)
     path = Path("kept.journal")
-    kept, (header, *events) = Journal.reopen(path)
-    kept.close()
+    saved, (header, *events) = Journal.reopen(path)
+    saved.close()
     first = {event[0]: place for place, event in reversed(list(enumerate(events)))}
     draw = random.Random(5)
     codes = set()

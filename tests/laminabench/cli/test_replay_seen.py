@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,11 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from msgspec import structs
-from rich.console import Console
 
 from laminabench.analysis.metrics import summarise
-from laminabench.render.sheets.replay import describe, render
+from laminabench.render.sheets.replay import describe
 from laminabench.runs.manifest import Partial
 from laminabench.runs.status import FAILED
 from laminabench.sim.outcome import Outcome
@@ -29,7 +26,7 @@ PARTIAL = Partial(why="the server is [gone]", at_s=3.21)
 
 
 @pytest.fixture
-def result(stream: Any, seen: Callable[..., Outcome]) -> Result:
+def result(stream: Any, observed: Callable[..., Outcome]) -> Result:
     """The keys of a replay against an endpoint: three tokens a chunk, every 30 ms."""
     streams = [
         stream(i * 1.0, i + 0.004, [(i + 0.1 + 0.03 * k, 3) for k in range(20)], prompt_counted=9)
@@ -42,24 +39,11 @@ def result(stream: Any, seen: Callable[..., Outcome]) -> Result:
         *(stream(20.0, 20.0, [], FAILED, 1, 400, error=f"error {i}") for i in range(5)),
     ]
     lengths = np.full(len(streams), 60, np.int32)
-    outcome, trace = seen(streams), Trace(np.zeros(len(streams)), lengths, lengths, TraceMeta("made"))
+    outcome, trace = observed(streams), Trace(np.zeros(len(streams)), lengths, lengths, TraceMeta("made"))
     summary = summarise(outcome, trace, mode="open", slo_tbt_ms=25.0, usd_per_hour=None)
     request, model = SimpleNamespace(system="openai", mode="open"), SimpleNamespace(name="some")
     ready: Any = SimpleNamespace(backend="live", request=request, deployment="a url", model=model)
     return Result(ready, trace, Replayed(outcome, {}, summary), None, 22.0)
-
-
-def changed(result: Result, summary: Mapping[str, Any], **replayed: Any) -> Result:
-    """With another summary, or otherwise replayed."""
-    other = structs.replace(result.replayed.summary, **summary)
-    return replace(result, replayed=replace(result.replayed, summary=other, **replayed))
-
-
-def printed(result: Result) -> list[str]:
-    console = Console(file=io.StringIO(), width=400)
-    render(console, result, result.wall_s)
-    text: str = console.file.getvalue()  # type: ignore[attr-defined]
-    return text.splitlines()
 
 
 def test_errors_are_no_columns_of_a_sweep(result: Result) -> None:
@@ -89,8 +73,8 @@ def test_the_run_the_result_and_the_screen_say_it(as_json: Any, refused: Any, pr
     facts = as_json("report", "run", "-o", "r.html")
     assert facts["runs"][0]["name"] == "vllm 4xh100 (PARTIAL)"
     assert as_json(*flags, "--out", "two")["partial"] == to_json(PARTIAL)
-    found = as_json("compare", "run", "two")
-    assert found["sides"][0]["label"] == "run (PARTIAL)"
+    result = as_json("compare", "run", "two")
+    assert result["sides"][0]["label"] == "run (PARTIAL)"
     refused("--fail-on judges whole Runs, and run is PARTIAL", "compare run two --fail-on 'throughput<0.5'")
 
 
@@ -104,6 +88,3 @@ def test_a_sweep_and_a_check_do_not_judge_it(shell: Any) -> None:
     code, _, err = shell("check", "--cases", "cases.toml", "--jobs", "1", "--update")
     assert code != 0
     assert "cannot be judged, it is PARTIAL" in err
-
-
-GB = 1_000_000_000

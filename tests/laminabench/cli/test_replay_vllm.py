@@ -83,7 +83,6 @@ say(done={{"steps": step + 1, "preemptions": 0, "recomputed_tokens": 0, "peak_kv
 """
 
 SMALL = ("replay", "--trace", "trace.csv", "--system", "vllm", "--backend", "live", "--model", "llama-tiny")
-CORES = len(os.sched_getaffinity(0))
 SHARED = uuid.uuid4().hex
 CSV = "arrival_s,prompt_tokens,output_tokens\n0,10,1\n0.1,20,4\n0.2,30,5\n"
 
@@ -138,8 +137,8 @@ def test_a_replay_is_a_run_like_all_others(as_json: Any, tmp_path: Path) -> None
 
 @pytest.mark.usefixtures("stand_in")
 def test_prompts_that_vllm_computes_are_timed_from_their_arrival(as_json: Any, tmp_path: Path) -> None:
-    asked = (*SMALL, "-q", "--deployment", "1xcpu", "--out", "run", "--seed", "3", "--prefill", "model")
-    facts = as_json(*asked, "--slo-ttft-ms", "15", "--max-batched-tokens", "512", "--no-prefix-sharing")
+    requested = (*SMALL, "-q", "--deployment", "1xcpu", "--out", "run", "--seed", "3", "--prefill", "model")
+    facts = as_json(*requested, "--slo-ttft-ms", "15", "--max-batched-tokens", "512", "--no-prefix-sharing")
     assert facts["facts"]["prefill"] == "model"
     assert "prefill_verified_steps" not in facts["facts"]
     # All came at 0 and made their first tokens in the first step.
@@ -195,9 +194,9 @@ def test_what_goes_wrong_is_told_and_what_was_before_is_kept(
     assert code == 1
     assert "PARTIAL" in out.splitlines()[0] + out.splitlines()[1]
     assert f"{why}; {done} of 3 requests were done; the Run is kept, marked partial" in err.splitlines()[-1]
-    told = [line.strip() for line in err.splitlines()]
-    assert ("ImportError: no such library" if does == "no start" else "line 29") in told
-    assert "line 5" not in told
+    messages = [line.strip() for line in err.splitlines()]
+    assert ("ImportError: no such library" if does == "no start" else "line 29") in messages
+    assert "line 5" not in messages
     log = (stand_in / "run" / "vllm.log").read_text()
     assert log.startswith("vLLM begins")
     run = read_run(stand_in / "run")
@@ -231,7 +230,7 @@ INTERRUPTIBLE = (
 )
 
 
-def said_in(fifo: Path) -> str:
+def read_fifo(fifo: Path) -> str:
     """What is written into a pipe; nothing if nobody writes for a minute."""
     pipe = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
     try:
@@ -249,7 +248,7 @@ def test_however_a_hanging_vllm_ends_none_of_its_processes_is_left(
     more = ("--deployment", "1xcpu", "--out", "run", *(() if sign else ("--runner-timeout", "4")))
     hangs = {"LAMINABENCH_STANDIN": "hangs"}
     process = started(stand_in, *SMALL, *more, program=("-c", INTERRUPTIBLE), more=hangs)
-    numbers = [int(number) for number in said_in(stand_in / "fifo").split()]
+    numbers = [int(number) for number in read_fifo(stand_in / "fifo").split()]
     with process:
         if sign:
             process.send_signal(sign)
@@ -346,9 +345,9 @@ def test_real_vllm_computes_prompts_with_nothing_changed_in_it(tmp_path: Path) -
     of_vllm = facts["facts"]["vllm"]
     assert (of_vllm["connector"], of_vllm["max_num_batched_tokens"]) == (None, 256)
     assert (of_vllm["chunked_prefill"], of_vllm["prefix_caching"]) == (True, True)
-    told = facts["facts"]
-    assert told["prompt_tokens_computed"] + told["prompt_tokens_cached"] == prompt.sum()
-    assert told["vllm_preemptions"] >= facts["preemptions"] > 0
+    reported = facts["facts"]
+    assert reported["prompt_tokens_computed"] + reported["prompt_tokens_cached"] == prompt.sum()
+    assert reported["vllm_preemptions"] >= facts["preemptions"] > 0
     assert 0 < facts["ttft_ms"]["p50"] < facts["ttft_ms"]["max"] < facts["e2e_ms"]["max"]
     assert len(facts["tokens_sha256"]) == 64
     # In steps of 256 tokens most prompts were begun with after others, and in pieces.

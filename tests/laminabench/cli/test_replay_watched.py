@@ -60,10 +60,10 @@ def stopped(error: Callable[[], BaseException]) -> Any:
 
 
 def test_the_file_is_there_while_the_clock_runs_and_no_longer(as_json: Any, meanwhile: Any) -> None:
-    seen: list[Line] = []
-    meanwhile(300, lambda: seen.extend(lines()))
+    observed: list[Line] = []
+    meanwhile(300, lambda: observed.extend(lines()))
     facts = as_json(*LIVE, "--out", "kept", "--slo-tbt-ms", "50", "-q")
-    header, *moments = seen
+    header, *moments = observed
     assert isinstance(header, Header)
     assert alive(header)
     assert header.pid == os.getpid()
@@ -112,11 +112,11 @@ def test_what_can_be_gone_on_with_says_how_and_goes_on_in_a_new_file(
     end, made = before[-1], [each for each in before if isinstance(each, Moment)]
     assert isinstance(end, End)
     assert (end.state, end.why, end.resume) == (state, why, "laminabench replay --resume kept")
-    seen: list[Line] = []
-    meanwhile(1, lambda: seen.extend(lines()))
+    observed: list[Line] = []
+    meanwhile(1, lambda: observed.extend(lines()))
     as_json("replay", "--resume", "kept", "-q")
     # What was before, and then where it was.
-    header, blow, fault, first = seen
+    header, blow, fault, first = observed
     assert isinstance(header, Header)
     assert isinstance(blow, FaultEvent)
     assert isinstance(fault, FaultEvent)
@@ -173,18 +173,24 @@ def test_prometheus_reads_what_the_replay_tells(
         for sample in family.samples
     }
     prefix = "laminabench_replay_"
-    told = {name.removeprefix(prefix): sample.value for (name, le), sample in samples.items() if le is None}
+    reported = {
+        name.removeprefix(prefix): sample.value for (name, le), sample in samples.items() if le is None
+    }
     about = samples[f"{prefix}info", None].labels
     assert (about["trace"], about["system"], about["model"]) == ("azure-conv", "lamina", "llama-tiny")
     assert (about["deployment"], about["backend"], about["mode"]) == ("1xcpu+1xcpu", "live", "saturate")
-    assert (told["faults_total"], told["faults_injected_total"], told["workers_lost"]) == (1, 1, 0)
-    assert told["requests"] == 60
-    assert told["requests_running"] <= 16
-    assert told["tokens_total"] <= json.loads(out)["tokens_generated"]
-    assert 0 < told["recent_tbt_p50_seconds"] <= told["recent_tbt_p99_seconds"]
+    assert (reported["faults_total"], reported["faults_injected_total"], reported["workers_lost"]) == (
+        1,
+        1,
+        0,
+    )
+    assert reported["requests"] == 60
+    assert reported["requests_running"] <= 16
+    assert reported["tokens_total"] <= json.loads(out)["tokens_generated"]
+    assert 0 < reported["recent_tbt_p50_seconds"] <= reported["recent_tbt_p99_seconds"]
     # Every time between tokens that there was, up to the last Moment.
-    assert told["time_between_tokens_seconds_count"] >= told["tokens_total"] - 60
-    assert 0 < told["kv_tokens_used"] <= told["kv_tokens_capacity"]
+    assert reported["time_between_tokens_seconds_count"] >= reported["tokens_total"] - 60
+    assert 0 < reported["kv_tokens_used"] <= reported["kv_tokens_capacity"]
     # Its port is not of what was replayed.
     assert "metrics-port" not in (Path("kept") / "run.json").read_text()
 

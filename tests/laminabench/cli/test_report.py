@@ -11,35 +11,37 @@ import pytest
 
 
 @pytest.fixture
-def kept(printed: Any) -> Path:
+def stored_run(printed: Any) -> Path:
     rows = "".join(f"0,{100 + i},{5 + i % 7}\n" for i in range(80))
     Path("small.csv").write_text(f"arrival_s,prompt_tokens,output_tokens\n{rows}")
     printed("replay", "--trace", "small.csv", "--system", "vllm", "--out", "run", "-q")
     return Path("run")
 
 
-def test_report_writes_a_page_and_says_so(as_json: Any, printed: Any, kept: Path) -> None:
-    facts = as_json("report", str(kept), "-o", "deep/report.html", "--title", "A & B", "--slo-tbt-ms", "40")
+def test_report_writes_a_page_and_says_so(as_json: Any, printed: Any, stored_run: Path) -> None:
+    facts = as_json(
+        "report", str(stored_run), "-o", "deep/report.html", "--title", "A & B", "--slo-tbt-ms", "40"
+    )
     page = Path("deep/report.html").read_text(encoding="utf-8")
     assert facts["bytes"] == len(page.encode())
     assert "<title>A &amp; B</title>" in page
-    manifest = json.loads((kept / "run.json").read_text())
+    manifest = json.loads((stored_run / "run.json").read_text())
     (run,) = facts["runs"]
     assert run["throughput_tokens_per_s"] == manifest["summary"]["throughput_tokens_per_s"]
     assert run["slo"]["tbt_ms"] == 40
     assert any("worked out again for 40 ms" in sentence for sentence in facts["caveats"])
-    assert printed("report", str(kept), "-o", "report.html", "-q").startswith("report.html: 1 Run, ")
+    assert printed("report", str(stored_run), "-o", "report.html", "-q").startswith("report.html: 1 Run, ")
 
 
-def test_the_window_of_the_timeline(as_json: Any, refused: Any, kept: Path) -> None:
-    facts = as_json("report", str(kept), "-o", "r.html", "--window", "0.01:")
-    manifest = json.loads((kept / "run.json").read_text())
+def test_the_window_of_the_timeline(as_json: Any, refused: Any, stored_run: Path) -> None:
+    facts = as_json("report", str(stored_run), "-o", "r.html", "--window", "0.01:")
+    manifest = json.loads((stored_run / "run.json").read_text())
     assert facts["window_s"] == [0.01, manifest["summary"]["duration_s"]]
-    refused("[report-window]", "report", str(kept), "-o", "r.html", "--window", "1e6:", "-v")
+    refused("[report-window]", "report", str(stored_run), "-o", "r.html", "--window", "1e6:", "-v")
 
 
 def test_without_the_extra_it_says_how_to_get_it(
-    refused: Any, kept: Path, monkeypatch: pytest.MonkeyPatch
+    refused: Any, stored_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = builtins.__import__
 
@@ -49,7 +51,7 @@ def test_without_the_extra_it_says_how_to_get_it(
         return real(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    refused("pip install 'laminabench[report]'", "report", str(kept), "-o", "r.html")
+    refused("pip install 'laminabench[report]'", "report", str(stored_run), "-o", "r.html")
 
 
 def test_two_long_runs_stay_below_eight_megabytes(

@@ -24,8 +24,8 @@ Command = Callable[..., str]
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with mock_server(Load(1.0, 1.0, 16, 4, 1, 0.002)) as (found, _):
-        yield found
+    with mock_server(Load(1.0, 1.0, 16, 4, 1, 0.002)) as (result, _):
+        yield result
 
 
 @pytest.fixture
@@ -42,10 +42,10 @@ def command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.Captu
         monkeypatch.setattr(sys, "argv", ["laminabench", *words])
         with pytest.raises(SystemExit) as exit_:
             run()
-        said = "".join(capfd.readouterr())
-        assert exit_.value.code == code, said
-        assert S not in said
-        return said
+        message = "".join(capfd.readouterr())
+        assert exit_.value.code == code, message
+        assert S not in message
+        return message
 
     return call
 

@@ -24,7 +24,7 @@ from laminabench.systems.live.lamina import served
 from laminabench.util.errors import UserError
 
 TOKENS = 60
-ASKED = {"prompt": [3, 4, 5], "max_tokens": TOKENS, "temperature": 1.0, "seed": 9, "return_token_ids": True}
+REQUEST = {"prompt": [3, 4, 5], "max_tokens": TOKENS, "temperature": 1.0, "seed": 9, "return_token_ids": True}
 
 
 class Served:
@@ -36,7 +36,7 @@ class Served:
         (self.fork_server,) = children_of(process.pid)
 
     @contextlib.contextmanager
-    def asked(
+    def requested(
         self, method: str, path: str, body: Any = None, more: Mapping[str, str] | None = None
     ) -> Iterator[http.client.HTTPResponse]:
         """An answer that has begun."""
@@ -48,17 +48,17 @@ class Served:
                 yield answer
 
     def ask(self, method: str, path: str, body: Any = None) -> str:
-        with self.asked(method, path, body) as answer:
+        with self.requested(method, path, body) as answer:
             return answer.read().decode()
 
     def tokens(self, **more: Any) -> list[int]:
-        answer = json.loads(self.ask("POST", "/v1/completions", ASKED | more))
-        found: list[int] = answer["choices"][0]["token_ids"]
-        return found
+        answer = json.loads(self.ask("POST", "/v1/completions", REQUEST | more))
+        results: list[int] = answer["choices"][0]["token_ids"]
+        return results
 
     def streamed(self, meanwhile: Callable[[], object], **more: Any) -> list[int]:
         """Tokens of a stream, after whose first line something is done."""
-        with self.asked("POST", "/v1/completions", ASKED | {"stream": True} | more) as answer:
+        with self.requested("POST", "/v1/completions", REQUEST | {"stream": True} | more) as answer:
             lines = [answer.readline()]
             meanwhile()
             lines += answer.readlines()
@@ -104,9 +104,9 @@ def test_it_says_where_it_is_and_serves_there(running: Served) -> None:
 
 
 def test_a_worker_that_is_lost_ends_no_stream(running: Served) -> None:
-    wanted = running.tokens()
+    expected = running.tokens()
     victim = children_of(running.fork_server)[-1]
-    assert running.streamed(lambda: os.kill(victim, signal.SIGKILL)) == wanted
+    assert running.streamed(lambda: os.kill(victim, signal.SIGKILL)) == expected
     metrics = running.ask("GET", "/metrics")
     assert "lamina_faults_total 1.0" in metrics
     assert 'lamina_worker_busy_seconds_total{worker="attention 0"}' in metrics
@@ -133,12 +133,12 @@ def test_it_drains_when_it_is_terminated(running: Served) -> None:
 
 def test_a_server_that_is_killed_goes_on_with_its_journal(tmp_path: Path, refused: Any) -> None:
     journal = tmp_path / "journal"
-    body = ASKED | {"stream": True, "request_id": "one", "max_tokens": 2000, "ignore_eos": True}
+    body = REQUEST | {"stream": True, "request_id": "one", "max_tokens": 2000, "ignore_eos": True}
 
     def part(running: Served, last: int) -> Iterator[tuple[int, list[int]]]:
         """Ids and tokens of the events of a stream after the last that a client has."""
         headers = {"last-event-id": str(last)} if last else {}
-        with running.asked("POST", "/v1/completions", body, headers) as answer:
+        with running.requested("POST", "/v1/completions", body, headers) as answer:
             assert answer.status == 200
             for line in answer:
                 if line.startswith(b"id: "):
@@ -178,25 +178,25 @@ def test_several_engines_have_requests_in_turn_and_end_together() -> None:
         assert json.loads(running.ask("GET", "/health"))["instances"] == ["open", "open"]
         workers = [running.fork_server, *children_of(running.fork_server)]
         assert len(workers) == 5
-        wanted = running.tokens()
+        expected = running.tokens()
         assert worked(running, "0/model 0", "0/attention 0") == {"0/model 0", "0/attention 0"}
-        assert running.tokens() == wanted
+        assert running.tokens() == expected
         both = {f"{number}/{kind} 0" for number in (0, 1) for kind in ("model", "attention")}
         assert worked(running, *both) == both
-        assert running.streamed(lambda: running.process.send_signal(signal.SIGTERM)) == wanted
+        assert running.streamed(lambda: running.process.send_signal(signal.SIGTERM)) == expected
         assert running.process.wait(60) == 0
         assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]
         assert running.process.stderr
         assert running.process.stderr.read() == ""
 
 
-def worked(running: Served, *wanted: str) -> set[str]:
+def worked(running: Served, *expected: str) -> set[str]:
     """Workers that have computed; asked until these have, as a report is of when it was asked for before."""
     line = r'^lamina_worker_busy_seconds_total{worker="(.*)"} (.*)$'
     while True:
-        found = re.findall(line, running.ask("GET", "/metrics"), re.M)
-        busy = {worker for worker, seconds in found if float(seconds)}
-        if busy >= set(wanted):
+        result = re.findall(line, running.ask("GET", "/metrics"), re.M)
+        busy = {worker for worker, seconds in result if float(seconds)}
+        if busy >= set(expected):
             return busy
         select.select([], [], [], 0.01)
 

@@ -29,24 +29,24 @@ def interrupted_after(points: int, monkeypatch: pytest.MonkeyPatch, how: BaseExc
 
 
 def test_each_point_is_a_replay(as_json: Any) -> None:
-    found = as_json(*GRID)
-    assert [(row["attention-workers"], row["batches"]) for row in found["rows"]] == [
+    result = as_json(*GRID)
+    assert [(row["attention-workers"], row["batches"]) for row in result["rows"]] == [
         (2, 1), (2, 2), (3, 1), (3, 2), (4, 1), (4, 2),
     ]  # fmt: skip
     alone = as_json("replay", *SMALL, "--no-out", "--deployment", "2xh100+4xh20", "--batches", "1")
-    row = found["rows"][4]
+    row = result["rows"][4]
     assert row["deployment"] == alone["deployment"]
     assert row["throughput_tokens_per_s"] == alone["throughput_tokens_per_s"]
     assert row["tbt_ms.p99"] == alone["tbt_ms"]["p99"]
     assert row["trace.sha256"] == alone["trace"]["sha256"]
-    assert (found["points"], found["kept"], found["failed"], found["plot"]) == (6, 0, 2, None)
-    assert "do not split over 3" in found["rows"][2]["error"]
-    assert found["rows"][2]["deployment"] == "2xh100+3xh20"
-    table = pq.read_table(found["parquet"])
+    assert (result["points"], result["kept"], result["failed"], result["plot"]) == (6, 0, 2, None)
+    assert "do not split over 3" in result["rows"][2]["error"]
+    assert result["rows"][2]["deployment"] == "2xh100+3xh20"
+    table = pq.read_table(result["parquet"])
     assert table.column_names[:2] == ["attention-workers", "batches"]
     assert table["batches"].to_pylist() == [1, 2, 1, 2, 1, 2]
     assert table["error"].null_count == 4
-    manifest = json.loads(Path(found["sweep_dir"], "sweep.json").read_text())
+    manifest = json.loads(Path(result["sweep_dir"], "sweep.json").read_text())
     assert (manifest["points"], manifest["finished"], manifest["failed"]) == (6, 6, 2)
     assert list(manifest["costs"]) == ["vllm-0.24"]
     assert manifest["traces"][0]["name"] == "azure-code"
@@ -70,7 +70,7 @@ def test_on_a_ray_cluster_too(as_json: Any, ray_cluster: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "code", "said"),
+    ("how", "code", "message"),
     [
         (KeyboardInterrupt(), 130, "interrupted; "),
         (Terminated(), 143, "terminated; "),
@@ -78,14 +78,14 @@ def test_on_a_ray_cluster_too(as_json: Any, ray_cluster: Any) -> None:
     ],
 )
 def test_interrupted_it_goes_on_where_it_was(
-    shell: Any, as_json: Any, monkeypatch: pytest.MonkeyPatch, how: BaseException, code: int, said: str
+    shell: Any, as_json: Any, monkeypatch: pytest.MonkeyPatch, how: BaseException, code: int, message: str
 ) -> None:
     whole = as_json(*GRID, "--out", "whole")
     with monkeypatch.context() as patch:
         interrupted_after(3, patch, how)
-        found = shell(*GRID, "--out", "kept")
+        result = shell(*GRID, "--out", "kept")
     sentence = "3 of 6 points are kept in kept: the same call goes on from there"
-    assert found == (code, "", f"laminabench: {said}{sentence}\n")
+    assert result == (code, "", f"laminabench: {message}{sentence}\n")
     assert not Path("kept/sweep.parquet").exists()
     with monkeypatch.context() as patch:
         interrupted_after(2, patch, KeyboardInterrupt())
@@ -100,8 +100,8 @@ def test_what_is_whole_is_not_replayed_again(as_json: Any, monkeypatch: pytest.M
     interrupted_after(0, monkeypatch, AssertionError("nothing is to be replayed"))
     again = as_json(*GRID)
     assert (again["kept"], again["sweep_dir"], again["rows"]) == (6, first["sweep_dir"], first["rows"])
-    said = as_json(*GRID, "--sort", "throughput")
-    assert said["rows"][0]["throughput_tokens_per_s"] == said["best"]["throughput"]
+    message = as_json(*GRID, "--sort", "throughput")
+    assert message["rows"][0]["throughput_tokens_per_s"] == message["best"]["throughput"]
 
 
 def test_failed_points_are_tried_again_only_if_asked_for(shell: Any) -> None:
@@ -113,8 +113,8 @@ def test_failed_points_are_tried_again_only_if_asked_for(shell: Any) -> None:
 
 def test_another_sweep_in_the_same_place_is_refused(shell: Any, refused: Any) -> None:
     assert shell(*GRID, "--out", "here")[0] == 0
-    said = "error: here has another sweep, with the flags --trace azure-code"
-    refused(said, *GRID, "--price", "h20=1", "--out", "here")
+    message = "error: here has another sweep, with the flags --trace azure-code"
+    refused(message, *GRID, "--price", "h20=1", "--out", "here")
     Path("mine").mkdir()
     Path("mine/precious").touch()
     refused("is not a sweep", *GRID, "--out", "mine")
@@ -130,8 +130,8 @@ def test_a_trace_that_changed_is_another_sweep(shell: Any, refused: Any) -> None
 
 def test_counts_are_of_every_instance_and_prompts_keep_their_devices(as_json: Any) -> None:
     more = ("--vary", "attention-workers=2,4", "--prefill", "pool:4xh100", "--jobs", "1")
-    alike = as_json("sweep", *SMALL, *more, "--instances", "2")
-    assert [row["deployment"] for row in alike["rows"]] == [
+    equal = as_json("sweep", *SMALL, *more, "--instances", "2")
+    assert [row["deployment"] for row in equal["rows"]] == [
         f"2 of 2xh100+{count}xh20, prompts on 4xh100" for count in (2, 4)
     ]
     others = as_json("sweep", *SMALL, *more, "--deployment", "2xh100+8xh20,4xh100+8xh20")
@@ -141,18 +141,18 @@ def test_counts_are_of_every_instance_and_prompts_keep_their_devices(as_json: An
 
 
 def test_several_traces_rates_and_switches(as_json: Any) -> None:
-    found = as_json(
+    result = as_json(
         *("sweep", *SMALL[2:], "--mode", "open", "--jobs", "1", "--vary", "trace=azure-code,azure-conv"),
         *("--vary", "rate-scale=1,2.5", "--vary", "host-async=no,yes", "--vary", "overlap=yes,no"),
         *("--costs", "vllm-0.14"),
     )
-    assert found["failed"] == 0
-    assert len({row["tbt_ms.mean"] for row in found["rows"]}) > 8
-    assert {row["trace.name"] for row in found["rows"]} == {"azure-code", "azure-conv"}
-    assert [row["rate-scale"] for row in found["rows"][:8]] == [1.0] * 4 + [2.5] * 4
-    last = found["rows"][-1]
+    assert result["failed"] == 0
+    assert len({row["tbt_ms.mean"] for row in result["rows"]}) > 8
+    assert {row["trace.name"] for row in result["rows"]} == {"azure-code", "azure-conv"}
+    assert [row["rate-scale"] for row in result["rows"][:8]] == [1.0] * 4 + [2.5] * 4
+    last = result["rows"][-1]
     assert (last["host-async"], last["overlap"]) == (True, False)
-    table = pq.read_table(found["parquet"])
+    table = pq.read_table(result["parquet"])
     assert str(table.schema.field("host-async").type) == "bool"
     alone = as_json(
         *("replay", *SMALL[2:], "--trace", "azure-conv", "--mode", "open", "--rate-scale", "2.5", "--no-out"),
@@ -169,13 +169,13 @@ def test_no_point_at_all(shell: Any) -> None:
 
 
 def test_live_points_one_after_another(as_json: Any, pretended: dict[str, Any]) -> None:
-    found = as_json(
+    result = as_json(
         *("sweep", *SMALL, "--scale-lengths", "0.1", "--kv-tokens", "9000", "--model", "llama-tiny"),
         *("--backend", "live", "--vary", "max-num-seqs=2,4", "--vary", "admission=reserve,grow"),
         *("--jobs", "2"),
     )
     # One that worked in another process would not have been seen here.
     assert pretended["setup"].max_sequences == 4
-    assert {row["backend"] for row in found["rows"]} == {"live"}
-    assert [row["requests.completed"] for row in found["rows"]] == [100] * 4
-    assert found["rows"][0]["mean_batch"] < found["rows"][2]["mean_batch"]
+    assert {row["backend"] for row in result["rows"]} == {"live"}
+    assert [row["requests.completed"] for row in result["rows"]] == [100] * 4
+    assert result["rows"][0]["mean_batch"] < result["rows"][2]["mean_batch"]

@@ -17,9 +17,9 @@ from laminabench.workflows.validate.twin import of_costs
 
 
 def test_published_numbers_as_json_and_kept_with_a_picture(as_json: Any, tmp_path: Path) -> None:
-    found = as_json("validate", "published", "-o", str(tmp_path / "kept"))
-    assert len(found["published"]) == 6
-    assert json.loads((tmp_path / "kept" / "validation.json").read_text())["published"] == found["published"]
+    result = as_json("validate", "published", "-o", str(tmp_path / "kept"))
+    assert len(result["published"]) == 6
+    assert json.loads((tmp_path / "kept" / "validation.json").read_text())["published"] == result["published"]
     assert (tmp_path / "kept" / "published.svg").read_text().startswith("<?xml")
     assert not (tmp_path / "kept" / "recorded.svg").exists()
 
@@ -27,13 +27,13 @@ def test_published_numbers_as_json_and_kept_with_a_picture(as_json: Any, tmp_pat
 def test_loads_as_json_and_their_groups_kept(as_json: Any, tmp_path: Path, monkeypatch: Any) -> None:
     few = serving.points()[:1]
     monkeypatch.setattr(serving, "points", lambda: few)
-    found = as_json("validate", "serving", "-o", str(tmp_path))["serving"]
-    assert [each["concurrency"] for each in found["points"]] == [each.concurrency for each in few]
-    assert all(each["errors_percent"]["tpot"] for each in found["points"])
-    assert [group["what"] for group in found["groups"]] == ["gpt-oss-120b", "all"]
-    assert found["standings"][0]["role"] == "fit"
-    kept = json.loads((tmp_path / "validation.json").read_text())["serving"]
-    assert kept == {name: found[name] for name in ("groups", "standings")}
+    result = as_json("validate", "serving", "-o", str(tmp_path))["serving"]
+    assert [each["concurrency"] for each in result["points"]] == [each.concurrency for each in few]
+    assert all(each["errors_percent"]["tpot"] for each in result["points"])
+    assert [group["what"] for group in result["groups"]] == ["gpt-oss-120b", "all"]
+    assert result["standings"][0]["role"] == "fit"
+    saved = json.loads((tmp_path / "validation.json").read_text())["serving"]
+    assert saved == {name: result[name] for name in ("groups", "standings")}
     assert (tmp_path / "serving.svg").is_file()
 
 
@@ -45,9 +45,9 @@ def test_loads_of_a_file_are_judged_in_place_of_the_table(as_json: Any, shell: A
     file = tmp_path / "rows.csv"
     row = "h200_sxm,openai/gpt-oss-120b,0.10.2,fp4,1024,1024,8,1,1,1,1,105.9,9.059,8,2025-11-02"
     file.write_text(f"{columns}\n{row}\n")
-    found = as_json("validate", "--rows", str(file))["serving"]
-    assert [each["role"] for each in found["standings"]] == ["judge", "judge"]
-    assert found["standings"][0]["loads"] == 1
+    result = as_json("validate", "--rows", str(file))["serving"]
+    assert [each["role"] for each in result["standings"]] == ["judge", "judge"]
+    assert result["standings"][0]["loads"] == 1
     file.write_text(f"{columns}\n{row.replace('fp4', 'fp3')}\n")
     code, _, err = shell("validate", "--rows", str(file))
     assert code == 2
@@ -56,14 +56,14 @@ def test_loads_of_a_file_are_judged_in_place_of_the_table(as_json: Any, shell: A
 
 def test_a_recording_of_one_s_own_is_predicted_drawn_and_kept(as_json: Any, tmp_path: Path) -> None:
     own = Path(__file__).parents[3] / "laminabench/workflows/validate/recorded/rtx-4090-llama3.1-8b.toml"
-    kept = tmp_path / "mine.toml"
-    command = ["validate", "--recorded", str(own), "--costs", "vllm-0.19", "--save", str(kept)]
-    found = as_json(*command, "-o", str(tmp_path / "out"))
-    assert found.keys() == {"recorded", "board"}
-    (row,) = found["recorded"]
+    saved = tmp_path / "mine.toml"
+    command = ["validate", "--recorded", str(own), "--costs", "vllm-0.19", "--save", str(saved)]
+    result = as_json(*command, "-o", str(tmp_path / "out"))
+    assert result.keys() == {"recorded", "board"}
+    (row,) = result["recorded"]
     assert (row["costs"], row["missed"]) == ("vllm-0.19", [])
     assert (tmp_path / "out" / "recorded.svg").is_file()
-    assert as_json("validate", "--recorded", str(kept))["recorded"] == [row]
+    assert as_json("validate", "--recorded", str(saved))["recorded"] == [row]
 
 
 def test_worse_than_what_is_kept_fails(shell: Any, as_json: Any, tmp_path: Path) -> None:

@@ -79,6 +79,6 @@ def test_wrong_use_ends_with_its_code(command: str, here: Any) -> None:
         *notes, sentence = err.splitlines()
         assert sentence.startswith("laminabench: error: "), words
         assert all(note.startswith("laminabench: ") for note in notes), words
-        said = json.loads(out)["error"]["code"] if as_json else sentence.rpartition("[")[2].rstrip("]")
-        assert said == code, words
+        message = json.loads(out)["error"]["code"] if as_json else sentence.rpartition("[")[2].rstrip("]")
+        assert message == code, words
     assert listing() == before

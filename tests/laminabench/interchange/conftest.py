@@ -51,8 +51,8 @@ def run_of(written: Any) -> Callable[..., Imported]:
 
     def made(name: str, **given: Any) -> Imported:
         path = written(name)
-        (found,) = read(path)
-        return imported(found, path, Given(**given))
+        (result,) = read(path)
+        return imported(result, path, Given(**given))
 
     return made
 

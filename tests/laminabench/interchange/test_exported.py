@@ -29,8 +29,8 @@ def run_in(directory: Path, **choices: Any) -> Run:
     trace = directory / "few.csv"
     rows = "".join(f"{row * 0.5},{100 + 40 * row},{20 + row}\n" for row in range(12))
     trace.write_text(f"arrival_s,prompt_tokens,output_tokens\n{rows}")
-    asked = {"system": "vllm", "deployment": "4xh100", "model": "llama3-70b", "mode": "open"} | choices
-    replay(ReplayRequest(trace=str(trace), directory=str(directory / "run"), **asked))
+    requested = {"system": "vllm", "deployment": "4xh100", "model": "llama3-70b", "mode": "open"} | choices
+    replay(ReplayRequest(trace=str(trace), directory=str(directory / "run"), **requested))
     return read_run(directory / "run")
 
 
@@ -40,7 +40,7 @@ def modelled(tmp_path: Path) -> Run:
 
 
 @pytest.fixture
-def seen_run(tmp_path: Path, stream: Any, seen: Any, manifest_of: Any) -> Run:
+def client_run(tmp_path: Path, stream: Any, observed: Any, manifest_of: Any) -> Run:
     """Of a client: pieces of several tokens, one that failed in the middle, one that was stopped."""
     streams = [
         stream(0.0, 0.001, [(0.1, 1), (0.2, 3)], completion_counted=4, prompt_counted=1),
@@ -51,7 +51,7 @@ def seen_run(tmp_path: Path, stream: Any, seen: Any, manifest_of: Any) -> Run:
     lengths = np.array([4, 4, 4, 3], np.int32)
     trace = Trace(np.zeros(4), lengths + 5, lengths, TraceMeta("small"))
     write_run(
-        tmp_path / "run", seen(streams, 2.0), trace, manifest_of(trace, backend="live", system="openai")
+        tmp_path / "run", observed(streams, 2.0), trace, manifest_of(trace, backend="live", system="openai")
     )
     return read_run(tmp_path / "run")
 
@@ -83,7 +83,7 @@ def unlike(real: Any, ours: Any, where: str = "") -> list[str]:
     """Where ours has another type than the tool's, at keys that both have; of lists the first element."""
     if isinstance(real, dict) and isinstance(ours, dict):
         both = real.keys() & ours.keys()
-        return [found for key in both for found in unlike(real[key], ours[key], f"{where}.{key}")]
+        return [result for key in both for result in unlike(real[key], ours[key], f"{where}.{key}")]
     if isinstance(real, list) and isinstance(ours, list):
         return unlike(real[0], ours[0], f"{where}[0]") if real and ours else []
     kinds = {kind(real), kind(ours)}
@@ -93,8 +93,8 @@ def unlike(real: Any, ours: Any, where: str = "") -> list[str]:
 def missing(real: Any, ours: Any, where: str = "") -> set[str]:
     """Keys of the tool's that are not in ours."""
     if isinstance(real, dict) and isinstance(ours, dict):
-        gone = {f"{where}.{key}" for key in real.keys() - ours.keys()}
-        return gone.union(
+        lost = {f"{where}.{key}" for key in real.keys() - ours.keys()}
+        return lost.union(
             *(missing(real[key], ours[key], f"{where}.{key}") for key in real.keys() & ours.keys())
         )
     if isinstance(real, list) and isinstance(ours, list) and real and ours:
@@ -108,7 +108,7 @@ def test_keys_and_types_are_those_of_real_files(
     real, ours = documents(result), documents(files_of(modelled, tool, tmp_path))
     for one, other in zip((real[0], real[-1]), (ours[0], ours[-1]), strict=True):
         # Of vLLM's a number or "inf".
-        assert [found for found in unlike(one, other) if not found.startswith(".request_rate")] == []
+        assert [actual for actual in unlike(one, other) if not actual.startswith(".request_rate")] == []
 
 
 def test_vllm_bench_has_every_key(modelled: Run, written: Any, tmp_path: Path) -> None:
@@ -139,8 +139,8 @@ def test_guidellm_has_every_metric_and_every_number_of_a_request(
     )
     one, other = real["benchmarks"][0], ours["benchmarks"][0]
     assert one.keys() <= other.keys()
-    gone = {name for name in missing(one["metrics"], other["metrics"]) if not name.startswith(".text")}
-    assert gone == set()
+    lost = {name for name in missing(one["metrics"], other["metrics"]) if not name.startswith(".text")}
+    assert lost == set()
     assert missing(one["scheduler_metrics"], other["scheduler_metrics"]) == set()
 
 
@@ -172,9 +172,9 @@ def test_a_modelled_run_says_so_in_name_and_content(modelled: Run, tool: str, tm
     assert "MODELLED" in target_of(modelled, tool, None).name
     assert target_of(modelled, tool, Path("a-modelled-run.x")).name == "a-modelled-run.x"
     (label,) = {
-        "vllm-bench": lambda said: [said[0]["label"]],
-        "aiperf": lambda said: [said[-1]["run_info"]["run_label"]],
-        "guidellm": lambda said: [said[0]["config"]["metadata"]["labels"]["name"]],
+        "vllm-bench": lambda message: [message[0]["label"]],
+        "aiperf": lambda message: [message[-1]["run_info"]["run_label"]],
+        "guidellm": lambda message: [message[0]["config"]["metadata"]["labels"]["name"]],
     }[tool](documents(path))
     assert label.startswith("MODELLED, not measured: computed by laminabench")
     assert '"laminabench_backend":"modelled"' in "".join(each.read_text() for each in _files(path))
@@ -185,8 +185,8 @@ def _files(path: Path) -> list[Path]:
     return list(path.iterdir()) if path.is_dir() else [path]
 
 
-def test_a_measured_one_does_not(seen_run: Run, tool: str, tmp_path: Path) -> None:
-    path = files_of(seen_run, tool, tmp_path)
+def test_a_measured_one_does_not(client_run: Run, tool: str, tmp_path: Path) -> None:
+    path = files_of(client_run, tool, tmp_path)
     assert "MODELLED" not in path.name + "".join(each.read_text() for each in _files(path))
 
 
@@ -230,21 +230,21 @@ def test_every_token_of_an_engine_is_a_piece(tmp_path: Path, choices: Any) -> No
 def test_statistics_are_by_the_tools_definitions(modelled: Run, tmp_path: Path) -> None:
     calls = calls_of(modelled)
     waits, gaps = 1e3 * calls.waited_s(), 1e3 * calls.pieces.gaps()[1]
-    (said,) = documents(files_of(modelled, "vllm-bench", tmp_path))
-    assert said["p99_ttft_ms"] == pytest.approx(np.percentile(waits, 99))
-    assert said["mean_itl_ms"] == pytest.approx(gaps.mean())
-    assert said["output_throughput"] == pytest.approx(calls.output_tokens.sum() / said["duration"])
-    assert sum(map(len, said["itls"])) == calls.output_tokens.sum() - 12
-    said = documents(files_of(modelled, "aiperf", tmp_path))[-1]
+    (message,) = documents(files_of(modelled, "vllm-bench", tmp_path))
+    assert message["p99_ttft_ms"] == pytest.approx(np.percentile(waits, 99))
+    assert message["mean_itl_ms"] == pytest.approx(gaps.mean())
+    assert message["output_throughput"] == pytest.approx(calls.output_tokens.sum() / message["duration"])
+    assert sum(map(len, message["itls"])) == calls.output_tokens.sum() - 12
+    message = documents(files_of(modelled, "aiperf", tmp_path))[-1]
     per_request = 1e3 * (calls.last_s - calls.first_s) / (calls.output_tokens - 1)
-    assert said["inter_token_latency"]["p50"] == pytest.approx(np.percentile(per_request, 50))
-    assert said["inter_chunk_latency"]["count"] == len(gaps)
-    said = documents(files_of(modelled, "guidellm", tmp_path))[0]["benchmarks"][0]["metrics"]
-    assert said["inter_token_latency_ms"]["successful"]["mean"] == pytest.approx(gaps.mean())
+    assert message["inter_token_latency"]["p50"] == pytest.approx(np.percentile(per_request, 50))
+    assert message["inter_chunk_latency"]["count"] == len(gaps)
+    message = documents(files_of(modelled, "guidellm", tmp_path))[0]["benchmarks"][0]["metrics"]
+    assert message["inter_token_latency_ms"]["successful"]["mean"] == pytest.approx(gaps.mean())
     # A value that occurred, and not one between two.
-    p90 = said["time_to_first_token_ms"]["successful"]["percentiles"]["p90"]
+    p90 = message["time_to_first_token_ms"]["successful"]["percentiles"]["p90"]
     assert p90 == pytest.approx(np.sort(waits)[10])
-    assert said["output_tokens_per_second"]["successful"]["count"] == calls.output_tokens.sum()
+    assert message["output_tokens_per_second"]["successful"]["count"] == calls.output_tokens.sum()
 
 
 # And back
@@ -253,9 +253,9 @@ def test_statistics_are_by_the_tools_definitions(modelled: Run, tmp_path: Path) 
 def back(run: Run, tool: str, folder: Path) -> Run:
     """Exported and imported."""
     path = files_of(run, tool, folder)
-    (found,) = read(path)
-    assert found.differences() == []
-    imported(found, path, Given()).write(folder / "back")
+    (result,) = read(path)
+    assert result.differences() == []
+    imported(result, path, Given()).write(folder / "back")
     return read_run(folder / "back")
 
 
@@ -303,8 +303,8 @@ def test_how_requests_were_offered_comes_back(
     assert (run.manifest.workload.mode, run.manifest.workload.concurrency) == (mode, concurrency)
 
 
-def test_of_what_a_client_saw_what_both_know_comes_back(seen_run: Run, tool: str, tmp_path: Path) -> None:
-    before, after = calls_of(seen_run), calls_of(back(seen_run, tool, tmp_path))
+def test_of_what_a_client_saw_what_both_know_comes_back(client_run: Run, tool: str, tmp_path: Path) -> None:
+    before, after = calls_of(client_run), calls_of(back(client_run, tool, tmp_path))
     assert before.status.tolist() == [DONE, FAILED, UNFINISHED, DONE]
     # vLLM knows only requests that were answered and those that failed.
     ends = [DONE, FAILED, FAILED if tool == "vllm-bench" else UNFINISHED, DONE]
@@ -320,8 +320,8 @@ def test_of_what_a_client_saw_what_both_know_comes_back(seen_run: Run, tool: str
 
 
 def test_what_was_imported_is_exported_as_it_was(tool: str, result: Path, tmp_path: Path) -> None:
-    (found,) = read(result)
-    imported(found, result, Given()).write(tmp_path / "one")
+    (actual,) = read(result)
+    imported(actual, result, Given()).write(tmp_path / "one")
     run = read_run(tmp_path / "one")
     again = back(run, tool, tmp_path)
     names = (
@@ -350,7 +350,7 @@ def test_a_run_without_iterations(tmp_path: Path, tool: str) -> None:
 
 
 def test_a_run_in_which_nothing_was_answered(
-    tmp_path: Path, stream: Any, seen: Any, manifest_of: Any, tool: str
+    tmp_path: Path, stream: Any, observed: Any, manifest_of: Any, tool: str
 ) -> None:
     lengths = np.array([4], np.int32)
     trace = Trace(np.zeros(1), lengths, lengths, TraceMeta("small"))
@@ -360,7 +360,7 @@ def test_a_run_in_which_nothing_was_answered(
     ):
         write_run(
             tmp_path / name,
-            replace(seen([one], 2.0), queue_empty_s=0.0),
+            replace(observed([one], 2.0), queue_empty_s=0.0),
             trace,
             manifest_of(trace, backend="live"),
         )

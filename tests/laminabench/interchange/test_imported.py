@@ -32,16 +32,16 @@ def test_the_tool_is_known_by_what_is_in_the_file(tool: str, result: Path) -> No
     "name", ["vllm.json", "vllm-rate.json", "vllm-failed.json", "aiperf", "aiperf-cancelled", "guidellm.json"]
 )
 def test_the_summary_that_a_tool_states_is_what_its_requests_come_to(run_of: Any, name: str) -> None:
-    found: Benchmark = run_of(name).benchmark
-    assert len(found.stated) >= 14
-    assert found.stated.keys() <= found.recounted.keys()
-    assert found.differences() == []
+    result: Benchmark = run_of(name).benchmark
+    assert len(result.stated) >= 14
+    assert result.stated.keys() <= result.recounted.keys()
+    assert result.differences() == []
 
 
 def test_what_does_not_come_to_what_is_stated_is_told(changed: Any) -> None:
-    (found,) = read(changed("vllm.json", lambda said: said.update(mean_ttft_ms=1.0)))
-    (told,) = found.differences()
-    assert "mean_ttft_ms 1," in told
+    (result,) = read(changed("vllm.json", lambda message: message.update(mean_ttft_ms=1.0)))
+    (reported,) = result.differences()
+    assert "mean_ttft_ms 1," in reported
 
 
 # Numbers of the files themselves, in ms: (mean TTFT, mean of a request's time of a token, tokens a second).
@@ -69,14 +69,14 @@ def test_our_metrics_of_the_whole_run_are_theirs(run_of: Any, name: str, stated:
 
 
 def test_what_is_known_and_what_is_not(run_of: Any, tool: str, result: Path, tmp_path: Path) -> None:
-    (found,) = read(result)
+    (actual,) = read(result)
     made = run_of({"vllm-bench": "vllm.json", "aiperf": "aiperf", "guidellm": "guidellm.json"}[tool])
     made.write(tmp_path / "run")
     run = read_run(tmp_path / "run")
     manifest, known = run.manifest, run.manifest.deployment.facts["imported"]
     assert (manifest.backend, manifest.system, manifest.model_name) == ("live", "openai", "model")
     assert (manifest.workload.mode, manifest.workload.concurrency) == ("closed", 4)
-    assert known["tool"] == found.tool
+    assert known["tool"] == actual.tool
     assert known["version"] == {"aiperf": "0.13.0", "guidellm": "0.8.1"}.get(tool)
     assert len(known["sha256"]) == 64
     assert known["sha256"] == manifest.trace.sha256
@@ -92,6 +92,11 @@ def test_what_is_known_and_what_is_not(run_of: Any, tool: str, result: Path, tmp
     # aiperf sees only pieces that have text, guidellm only the first and the last.
     assert run.outcome.calls["even"].all() == (tool != "vllm-bench")
     assert run.outcome.calls["even"].any() == (tool != "vllm-bench")
+
+
+def test_a_rate_with_a_limit_of_concurrency_is_open(changed: Any) -> None:
+    (result,) = read(changed("vllm-rate.json", lambda message: message.update(max_concurrency=4)))
+    assert (result.mode, result.concurrency) == ("open", None)
 
 
 def test_hardware_and_limits_are_the_users(run_of: Any) -> None:
@@ -126,10 +131,10 @@ def test_a_rate_is_an_open_replay_and_metadata_is_kept(run_of: Any) -> None:
 
 
 def test_several_benchmarks_of_one_report(written: Any) -> None:
-    found = read(written("guidellm-two.json"))
-    assert [(each.concurrency, each.part) for each in found] == [(1, "1-concurrent"), (3, "2-concurrent")]
-    assert [len(each.calls) for each in found] == [5, 5]
-    assert all(not each.differences() for each in found)
+    result = read(written("guidellm-two.json"))
+    assert [(each.concurrency, each.part) for each in result] == [(1, "1-concurrent"), (3, "2-concurrent")]
+    assert [len(each.calls) for each in result] == [5, 5]
+    assert all(not each.differences() for each in result)
 
 
 def test_several_results_of_one_file(written: Any, tmp_path: Path) -> None:
@@ -147,11 +152,11 @@ def test_a_request_that_guidellm_never_saw_begin(changed: Any) -> None:
         requests["incomplete"] = [row]
         report["benchmarks"][0]["metrics"]["request_totals"] |= {"successful": 11, "incomplete": 1}
 
-    (found,) = read(changed("guidellm.json", cut_off))
-    cut = found.calls.status.tolist().index(UNFINISHED)
-    assert math.isnan(found.calls.first_s[cut])
-    assert found.calls.output_tokens[cut] == 0
-    assert found.calls.status.tolist().count(DONE) == 11
+    (result,) = read(changed("guidellm.json", cut_off))
+    cut = result.calls.status.tolist().index(UNFINISHED)
+    assert math.isnan(result.calls.first_s[cut])
+    assert result.calls.output_tokens[cut] == 0
+    assert result.calls.status.tolist().count(DONE) == 11
 
 
 def test_what_aiperf_leaves_out_and_a_password_in_a_url(written: Any, tmp_path: Path) -> None:
@@ -163,12 +168,12 @@ def test_what_aiperf_leaves_out_and_a_password_in_a_url(written: Any, tmp_path: 
     rows[0]["metadata"]["benchmark_phase"] = "warmup"
     rows[1]["metadata"]["context_overflow_skip"] = True
     (tmp_path / "profile_export.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    said = json.loads((written("aiperf") / "profile_export_aiperf.json").read_text())
-    said["input_config"]["endpoint"]["urls"] = ["http://me:secret@example.test:80"]
-    (tmp_path / "profile_export_aiperf.json").write_text(json.dumps(said))
-    (found,) = read(tmp_path)
-    assert len(found.calls) == 10
-    made = imported(found, tmp_path, Given())
+    message = json.loads((written("aiperf") / "profile_export_aiperf.json").read_text())
+    message["input_config"]["endpoint"]["urls"] = ["http://me:secret@example.test:80"]
+    (tmp_path / "profile_export_aiperf.json").write_text(json.dumps(message))
+    (result,) = read(tmp_path)
+    assert len(result.calls) == 10
+    made = imported(result, tmp_path, Given())
     assert made.manifest.deployment.name == "unknown server"
     assert "secret" not in str(made.manifest)
 
@@ -203,7 +208,7 @@ IMPOSSIBLE = [
 @pytest.mark.parametrize(("name", "value", "place"), IMPOSSIBLE)
 def test_numbers_that_no_benchmark_has(changed: Any, name: str, value: Any, place: Any) -> None:
     with pytest.raises(UserError, match="import-damaged"):
-        read(changed(name, lambda said: set_at(said, value, *place)))
+        read(changed(name, lambda message: set_at(message, value, *place)))
 
 
 AIPERF = [
@@ -246,7 +251,7 @@ def test_only_some_of_the_requests(changed: Any) -> None:
 
 def test_no_times_of_sending(changed: Any) -> None:
     with pytest.raises(UserError, match="import-no-start-times"):
-        read(changed("vllm.json", lambda said: said.pop("start_times") and said))
+        read(changed("vllm.json", lambda message: message.pop("start_times") and message))
 
 
 def test_answers_that_were_not_streamed(written: Any, tmp_path: Path) -> None:
@@ -264,11 +269,11 @@ def test_a_model_that_nobody_names(written: Any, tmp_path: Path) -> None:
     from laminabench.interchange.importing import Given, imported
 
     (tmp_path / "profile_export.jsonl").write_text((written("aiperf") / "profile_export.jsonl").read_text())
-    (found,) = read(tmp_path)
-    assert (found.version, found.stated) == ("", {})
+    (result,) = read(tmp_path)
+    assert (result.version, result.stated) == ("", {})
     with pytest.raises(UserError, match="import-no-model"):
-        imported(found, tmp_path, Given())
-    assert imported(found, tmp_path, Given("mine")).manifest.model_name == "mine"
+        imported(result, tmp_path, Given())
+    assert imported(result, tmp_path, Given("mine")).manifest.model_name == "mine"
 
 
 @pytest.mark.parametrize(
@@ -300,13 +305,13 @@ def test_what_is_no_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "change"),
     [
-        ("vllm.json", lambda said: said["ttfts"].pop() and said),
-        ("vllm.json", lambda said: said | {"ttfts": ["x"] * 12}),
-        ("vllm.json", lambda said: said | {"start_times": [0.0] * 12}),
-        ("vllm.json", lambda said: said | {"duration": None}),
-        ("guidellm.json", lambda said: said | {"benchmarks": []}),
-        ("guidellm.json", lambda said: said | {"benchmarks": [{}]}),
-        ("guidellm.json", lambda said: said | {"benchmarks": [7]}),
+        ("vllm.json", lambda message: message["ttfts"].pop() and message),
+        ("vllm.json", lambda message: message | {"ttfts": ["x"] * 12}),
+        ("vllm.json", lambda message: message | {"start_times": [0.0] * 12}),
+        ("vllm.json", lambda message: message | {"duration": None}),
+        ("guidellm.json", lambda message: message | {"benchmarks": []}),
+        ("guidellm.json", lambda message: message | {"benchmarks": [{}]}),
+        ("guidellm.json", lambda message: message | {"benchmarks": [7]}),
     ],
 )
 def test_a_damaged_file(changed: Any, name: str, change: Any) -> None:

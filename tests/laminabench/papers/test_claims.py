@@ -133,12 +133,12 @@ def test_a_misspelt_field_or_value_is_refused(wrong: dict[str, Any]) -> None:
 
 def test_the_page_counts_bookkeeping_and_performance_apart_and_by_paper(tmp_path: Path) -> None:
     claims = (claim(1.0, 1.0), claim(1.0, 2.0, remark="a | b"), claim(1.0, None))
-    kept = claim(80.0, 80.0, about="bookkeeping")
+    saved = claim(80.0, 80.0, about="bookkeeping")
     entered = claim(80.0, 80.0, about="bookkeeping", entered=True)
     fitted = claim(1.30, 1.29, fitted=True)
     assert (entered.row()[4], fitted.row()[4]) == ("entered", "-0.8% (fitted)")
     figures = [
-        Written("fig2", "How.", (*claims, kept), 1),
+        Written("fig2", "How.", (*claims, saved), 1),
         Written("v1-table1", "How.", (entered,), 1),
         Written("h2m2-fig7", "How.", (fitted,), 1),
     ]

@@ -45,9 +45,9 @@ def test_lines_are_what_was_measured() -> None:
 
 
 def test_small_messages_have_no_share(tmp_path: Path) -> None:
-    found = result()
-    rows = [row for row in found["rows"] if row["bytes"] < 16384]
-    small = found | {"sizes": [64, 256, 1024, 4096], "rows": rows}
+    actual = result()
+    rows = [row for row in actual["rows"] if row["bytes"] < 16384]
+    small = actual | {"sizes": [64, 256, 1024, 4096], "rows": rows}
     _, shares = picture(small).axes
     assert "shm" not in [line.get_label() for line in shares.get_lines()]
     draw(small, tmp_path / "small.png")

@@ -44,7 +44,7 @@ def average(case: speeds.Case, **assumed: Any) -> float:
         [planned(policy, case.model, case.batch, length, **assumed).iteration_s for length in case.lengths]
         for policy in ("lpddr", "greedy")
     ]
-    return sum(alone / mine for alone, mine in zip(*times, strict=True)) / len(case.lengths)
+    return sum(alone / own for alone, own in zip(*times, strict=True)) / len(case.lengths)
 
 
 @pytest.mark.parametrize("name", ["h2m2-fig6", "h2m2-fig7", "h2m2-fig8"])
@@ -60,12 +60,12 @@ def test_figure_7s_fixed_share_is_called_fitted_and_counts_for_nothing(made, cla
     assert fitted.deviation == pytest.approx(0, abs=0.02)
     assert not claim("h2m2-fig7", "speed-up of FlexGen, average: solved").fitted
     frame = made("h2m2-fig7").frame
-    mine = frame[frame["way"] == granularity.STATIC.words].set_index(["batch", "length"])
+    own = frame[frame["way"] == granularity.STATIC.words].set_index(["batch", "length"])
     share = round(granularity.SHARE * 96)
-    assert (mine["qkv_on_hbm"] == share).all()
+    assert (own["qkv_on_hbm"] == share).all()
     # KV is what gives way where the share is too much.
-    assert mine.loc[(16, 512), "attention_on_hbm"] == share
-    assert mine.loc[(64, 2048), "attention_on_hbm"] < share
+    assert own.loc[(16, 512), "attention_on_hbm"] == share
+    assert own.loc[(64, 2048), "attention_on_hbm"] < share
 
 
 @pytest.mark.parametrize("case", speeds.CASES, ids=lambda case: case.model)
@@ -143,13 +143,13 @@ def test_hierarchical_lies_between_no_overlap_and_all_and_the_best_mapping_leads
     frame = made(name).frame
     table = frame.pivot_table(index="length", columns="way", values="speed_up")
     assert (table["H2M2"] <= table["Oracle"]).all()
-    mine = frame[frame["way"] == "Hierarchical"]
-    assert (mine["lowest"] <= mine["speed_up"]).all()
-    assert (mine["speed_up"] <= mine["highest"]).all()
+    own = frame[frame["way"] == "Hierarchical"]
+    assert (own["lowest"] <= own["speed_up"]).all()
+    assert (own["speed_up"] <= own["highest"]).all()
     # Nothing migrates while all is in HBM; of GPT3-175B that is never so.
-    shortest = mine.iloc[0]
+    shortest = own.iloc[0]
     assert (shortest["lowest"] == shortest["highest"]) == (name != "h2m2-fig12")
-    assert mine.iloc[-1]["lowest"] < mine.iloc[-1]["highest"]
+    assert own.iloc[-1]["lowest"] < own.iloc[-1]["highest"]
     assert frame[frame["way"] != "Hierarchical"][["lowest", "highest"]].isna().all(axis=None)
 
 
@@ -163,8 +163,8 @@ def test_figure_14_has_the_mapping_s_share_of_each_sublayer_and_says_where_qkv_l
     assert row["attention_gb"] == pytest.approx(96 * 2 * 128 * 32 * 1024 * mapping.attention / 1e9)
     assert (frame["hbm_gb"] <= one_model.capacity_gb()).all()
     assert frame["hbm_gb"].min() > 0.95 * one_model.capacity_gb()
-    held = frame[frame["way"] == "H2M2"].set_index("length")["qkv_gb"]
-    assert held[1408] >= held.max() / 10 > held[1536]
+    stored = frame[frame["way"] == "H2M2"].set_index("length")["qkv_gb"]
+    assert stored[1408] >= stored.max() / 10 > stored[1536]
     assert claim("h2m2-fig14", "qkv in HBM").remark.startswith("From 1536 tokens on")
 
 
@@ -192,13 +192,13 @@ def test_figure_18_adds_communication_to_eight_devices(made, claim) -> None:
 
 def test_only_busy_memories_give_both_published_energies(made, claim) -> None:
     frame = made("h2m2-fig19").frame
-    found = frame.groupby(["counted", "way"])["energy"].mean()
+    result = frame.groupby(["counted", "way"])["energy"].mean()
     for count in (eight_hbm.ALWAYS, eight_hbm.BYTES):
-        assert found[count, "8-HBM"] == pytest.approx(1.31)
-        assert found[count, "H2M2"] > 0.76 * 1.1
-    said = claim("h2m2-fig19", "memory energy for a token, H2M2")
+        assert result[count, "8-HBM"] == pytest.approx(1.31)
+        assert result[count, "H2M2"] > 0.76 * 1.1
+    message = claim("h2m2-fig19", "memory energy for a token, H2M2")
     # The rule of counting was chosen of three for this number.
-    assert (said.holds, said.fitted) == (True, True)
+    assert (message.holds, message.fitted) == (True, True)
     # A byte is read once, wherever it is; so HBM's takes what eight devices' average says.
     rows = frame.query("counted == @eight_hbm.BYTES")
     assert (rows["lpddr"] + rows["hbm"]).to_numpy() == pytest.approx(1)

@@ -73,10 +73,10 @@ def numbers(claim: Claim) -> set[float]:
     """Return the published value or its ends, and the conditions in a claim's words."""
     published = claim.published
     words = f"{claim.what} {published}" if isinstance(published, str) else claim.what
-    found = {float(each.replace(",", "")) for each in _NUMBER.findall(words)}
+    result = {float(each.replace(",", "")) for each in _NUMBER.findall(words)}
     if isinstance(published, tuple):
-        return found.union(published)
-    return found if published is None or isinstance(published, str) else found | {float(published)}
+        return result.union(published)
+    return result if published is None or isinstance(published, str) else result | {float(published)}
 
 
 @pytest.mark.long

@@ -101,20 +101,20 @@ def test_twelve_memory_devices_would_reach_the_paper_s_largest_batch(claim) -> N
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_point_is_one_batch_from_beginning_to_end(way) -> None:
-    found = point(way, setup(way, "llama-13b", load_costs("vllm-0.14")), 512, 16)
+    result = point(way, setup(way, "llama-13b", load_costs("vllm-0.14")), 512, 16)
     # A batch of 16, or two of 8 that take turns.
-    assert found.tokens_per_s == pytest.approx(
-        16 / (found.tbt_ms / 1000), rel=0.15 if way == ROTATIONAL else 1e-6
+    assert result.tokens_per_s == pytest.approx(
+        16 / (result.tbt_ms / 1000), rel=0.15 if way == ROTATIONAL else 1e-6
     )
-    assert (found.network_ms == pytest.approx(0, abs=1e-6)) == (way == VLLM)
+    assert (result.network_ms == pytest.approx(0, abs=1e-6)) == (way == VLLM)
     if way == LAMINA:
         # At the least a round trip for each of 40 layers.
-        assert found.network_ms >= 40 * 33e-3
+        assert result.network_ms >= 40 * 33e-3
 
 
 def test_a_sweep_ends_with_what_fits() -> None:
-    found = sweep(VLLM, "llama-13b", load_costs("roofline"), 512, (1, 8, 64))
-    assert [each.batch for each in found] == [1, 8, 25]
+    result = sweep(VLLM, "llama-13b", load_costs("roofline"), 512, (1, 8, 64))
+    assert [each.batch for each in result] == [1, 8, 25]
 
 
 @pytest.mark.long
@@ -165,10 +165,10 @@ def test_what_table_3_implies_is_beside_the_measured_sets_and_in_no_band(name, m
 
 def test_figure_6_s_utilisations_are_one_read_and_two_operations_an_element(made) -> None:
     frame = made("v1-fig6").frame
-    mine = frame[frame["device"] == "h100"]
+    own = frame[frame["device"] == "h100"]
     # An operation for each byte of bf16 KV.
-    assert (mine["mfu_percent"] / mine["mbu_percent"]).to_numpy() == pytest.approx(3350e9 / 989e12)
-    assert mine["mbu_percent"].max() < 100
+    assert (own["mfu_percent"] / own["mbu_percent"]).to_numpy() == pytest.approx(3350e9 / 989e12)
+    assert own["mbu_percent"].max() < 100
 
 
 def test_figure_15_adds_the_round_trip_to_the_bytes(made) -> None:

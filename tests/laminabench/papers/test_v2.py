@@ -74,11 +74,11 @@ def test_figure_3_reads_every_kv_byte_once(made) -> None:
 
 def test_figure_4_is_section_3_1s_formula() -> None:
     shape, costs = model("llama3-70b"), load_costs("roofline")
-    found = analysis.least_bandwidth(costs, shape, (2, 2), 4096, np.array([300]))
+    result = analysis.least_bandwidth(costs, shape, (2, 2), 4096, np.array([300]))
     model_s = model_step_seconds(costs, shape, device("h100"), 2, 300)
     attention_s = 300 * 4096 * 327680 / 2 / 4e12
     by_hand = 2.25 * 2 * 8192 * 300 * 80 / (0.2 * (model_s + attention_s))
-    assert found[0] == pytest.approx(float(by_hand))
+    assert result[0] == pytest.approx(float(by_hand))
 
 
 def test_figure_4_holds_for_each_nic_and_not_for_all_together(made) -> None:
@@ -93,16 +93,18 @@ def test_figure_10_has_a_band_for_each_era_and_for_the_sets_with_one_host(made, 
     frame = made("fig10").frame
     # vllm-2024 at both ends, the same with Lamina's host as slow, vllm-2026, and the sets.
     assert len(frame) == (4 + 1 + len(COST_SETS)) * 12 * 2
-    for era, alike, words in (
+    for era, equal, words in (
         ("vllm-2024", False, "vllm-2024"),
         ("vllm-2024", True, "vllm-2024 and Lamina's host as slow"),
         ("vllm-2026", False, "vllm-2026"),
         ("", False, "one host for both"),
     ):
-        own = frame[(frame["era"] == era) & (frame["hosts_alike"] == alike)]
-        found = claim("fig10", f"gain in throughput at similar cost, lowest and highest of 12 cells, {words}")
-        assert found.ours == pytest.approx((own["gain_percent"].min(), own["gain_percent"].max()))
-        assert found.experiment
+        own = frame[(frame["era"] == era) & (frame["hosts_alike"] == equal)]
+        result = claim(
+            "fig10", f"gain in throughput at similar cost, lowest and highest of 12 cells, {words}"
+        )
+        assert result.ours == pytest.approx((own["gain_percent"].min(), own["gain_percent"].max()))
+        assert result.experiment
     vllm = frame[(frame["system"] == "vllm") & (frame["era"] == "vllm-2024")]
     assert set(vllm["host_ms_per_step"]) == {5, 13}
     assert set(vllm["max_num_seqs"]) == {256}

@@ -39,7 +39,7 @@ def keep(tmp_path_factory: pytest.TempPathFactory, manifest_of: Callable[..., Ma
     they were done, and not which iterations computed them.
     """
 
-    def kept(
+    def save(
         system: str = "lamina",
         *,
         trace: str = "small",
@@ -75,4 +75,4 @@ def keep(tmp_path_factory: pytest.TempPathFactory, manifest_of: Callable[..., Ma
         write_run(directory, outcome, requests, facts)
         return read_run(directory)
 
-    return kept
+    return save

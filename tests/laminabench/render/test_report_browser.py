@@ -105,12 +105,12 @@ class Opened:
     """A page, with whatever it complained of or asked for."""
 
     def __init__(self, browser: Any, path: Path, **context: Any) -> None:
-        self.said: list[str] = []
-        self.asked: list[str] = []
+        self.messages: list[str] = []
+        self.requested: list[str] = []
         self.context = browser.new_context(**context)
         self.page = self.context.new_page()
-        self.page.on("console", lambda message: self.said.append(message.text))
-        self.page.on("pageerror", lambda error: self.said.append(str(error)))
+        self.page.on("console", lambda message: self.messages.append(message.text))
+        self.page.on("pageerror", lambda error: self.messages.append(str(error)))
         self.context.route("**/*", self._route)
         self.page.goto(path.as_uri())
         if context.get("java_script_enabled", True):
@@ -120,7 +120,7 @@ class Opened:
         if route.request.is_navigation_request() and route.request.url.startswith("file:"):
             route.continue_()
         else:
-            self.asked.append(route.request.url)
+            self.requested.append(route.request.url)
             route.abort()
 
 
@@ -138,9 +138,9 @@ def narrow(browser: Any, path: Path) -> Opened:
 
 @pytest.mark.parametrize(("name", "width"), [("wide", 1280), ("narrow", 390)])
 def test_it_is_quiet_and_legible(request: pytest.FixtureRequest, name: str, width: int) -> None:
-    found = request.getfixturevalue(name)
-    page = found.page
-    assert (found.said, found.asked) == ([], [])
+    result = request.getfixturevalue(name)
+    page = result.page
+    assert (result.messages, result.requested) == ([], [])
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.eval_on_selector_all("details", "all => all.forEach(each => { each.open = true; })")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
@@ -166,8 +166,8 @@ def test_the_numbers_of_the_manifests_are_there(wide: Opened, runs: list[Run]) -
         assert set(summary["tbt_ms"].values()) <= values
         assert {summary["throughput_tokens_per_s"], summary["cost"]["usd_per_million_tokens"]} <= values
         assert {value for name, value in summary["slo"].items() if name != "tbt_ms"} <= values
-    said = page.inner_text("main")
-    assert f"{runs[0].manifest.summary.throughput_tokens_per_s:,.0f}" in said
+    message = page.inner_text("main")
+    assert f"{runs[0].manifest.summary.throughput_tokens_per_s:,.0f}" in message
     badges = page.locator("article .badge").all_inner_texts()
     assert badges == ["modelled", "modelled", "measured"] * 2
 

@@ -42,21 +42,21 @@ RESUMED = {"resumed": Resumed(times=1, at_s=[0.7])}
 
 def changed(run: Run, **summary: Any) -> Run:
     """The Run with a manifest that says something else."""
-    told = structs.replace(run.manifest.summary, **summary)
-    return replace(run, manifest=structs.replace(run.manifest, summary=told))
+    reported = structs.replace(run.manifest.summary, **summary)
+    return replace(run, manifest=structs.replace(run.manifest, summary=reported))
 
 
 @given(st.text())
 def test_text_is_never_markup(written: str) -> None:
-    for found in (text(written), tag("td", written), tag("p", title=written)):
-        assert len(re.findall("<", found)) == (0 if found == text(written) else 2)
+    for result in (text(written), tag("td", written), tag("p", title=written)):
+        assert len(re.findall("<", result)) == (0 if result == text(written) else 2)
     assert '"' not in text(written)
 
 
 @given(st.text())
 def test_data_in_a_script_comes_back_and_cannot_end_it(written: str) -> None:
-    found = script_data("k", {"name": written, "unknown": float("nan")})
-    inside = found.removeprefix('<script type="application/json" id="k">').removesuffix("</script>")
+    result = script_data("k", {"name": written, "unknown": float("nan")})
+    inside = result.removeprefix('<script type="application/json" id="k">').removesuffix("</script>")
     assert not set("<>&") & set(inside)
     assert json.loads(inside) == {"name": written, "unknown": None}
 
@@ -76,19 +76,19 @@ def test_no_text_of_a_chart_is_markup_but_ours(foreign: str) -> None:
 def test_in_service_is_exact(keep: Callable[..., Run]) -> None:
     outcome = keep().outcome
     rows = outcome.iterations
-    found = in_service(outcome, "size", 7)
+    result = in_service(outcome, "size", 7)
     # By asking at very many moments who is there, which is also whoever stays between two iterations.
     moments = (np.arange(70_000) + 0.5) / 70_000 * outcome.end_s
     level = np.zeros(len(moments))
     for batch in np.unique(rows["batch"]):
-        mine = rows["batch"] == batch
-        place = np.searchsorted(rows["start_s"][mine], moments, side="right") - 1
-        there = (place >= 0) & (moments < (rows["start_s"] + rows["duration_s"])[mine][-1])
-        level += np.where(there, rows["size"][mine][place], 0)
+        own = rows["batch"] == batch
+        place = np.searchsorted(rows["start_s"][own], moments, side="right") - 1
+        there = (place >= 0) & (moments < (rows["start_s"] + rows["duration_s"])[own][-1])
+        level += np.where(there, rows["size"][own][place], 0)
     slices = level.reshape(7, -1)
-    assert found.mean == pytest.approx(slices.mean(axis=1), rel=2e-3)
-    assert found.least.tolist() == slices.min(axis=1).tolist()
-    assert found.most.tolist() == slices.max(axis=1).tolist()
+    assert result.mean == pytest.approx(slices.mean(axis=1), rel=2e-3)
+    assert result.least.tolist() == slices.min(axis=1).tolist()
+    assert result.most.tolist() == slices.max(axis=1).tolist()
 
 
 def test_names_and_lines_tell_runs_apart(keep: Callable[..., Run]) -> None:
@@ -106,22 +106,26 @@ def test_names_and_lines_tell_runs_apart(keep: Callable[..., Run]) -> None:
 
 def test_boards_are_told_apart_by_what_they_are_and_who_maps(keep: Callable[..., Run]) -> None:
     run = keep()
-    told = (("h2m2", "greedy"), ("h2m2", "oracle"), ("mine", "oracle"))
+    reported = (("h2m2", "greedy"), ("h2m2", "oracle"), ("mine", "oracle"))
     deployments = [
         structs.replace(run.manifest.deployment, facts={"board": board, "mapping": mapping})
-        for board, mapping in told
+        for board, mapping in reported
     ]
     runs = [replace(run, manifest=structs.replace(run.manifest, deployment=each)) for each in deployments]
-    said = [each.name.split(", ", 1)[1] for each in shown(runs)]
-    assert said == ["board h2m2, mapping greedy", "board h2m2, mapping oracle", "board mine, mapping oracle"]
+    messages = [each.name.split(", ", 1)[1] for each in shown(runs)]
+    assert messages == [
+        "board h2m2, mapping greedy",
+        "board h2m2, mapping oracle",
+        "board mine, mapping oracle",
+    ]
 
 
 def test_runs_with_and_without_prompts_are_told_apart(keep: Callable[..., Run]) -> None:
     without = keep("vllm")
     facts = structs.replace(without.manifest.deployment, facts={"prefill": "off"})
     off = replace(without, manifest=structs.replace(without.manifest, deployment=facts))
-    said = [each.name for each in shown([off, keep("vllm", prefill=True)])]
-    assert said == ["vllm 4xh100", "vllm 4xh100, prefill colocated"]
+    messages = [each.name for each in shown([off, keep("vllm", prefill=True)])]
+    assert messages == ["vllm 4xh100", "vllm 4xh100, prefill colocated"]
 
 
 def test_runs_that_made_no_token_have_no_chart_of_its_time(keep: Callable[..., Run]) -> None:
@@ -145,11 +149,11 @@ def test_the_comparison_says_what_it_is_over(keep: Callable[..., Run]) -> None:
 def test_ratios_are_to_the_first(keep: Callable[..., Run]) -> None:
     runs = shown([keep(), keep("vllm")])
     rates = [each.summary.throughput_tokens_per_s for each in runs]
-    found = comparison(runs)
-    assert f'<data value="{rates[1]!r}">' in found
-    assert f"{rates[1] / rates[0]:.3f}" in found
+    result = comparison(runs)
+    assert f'<data value="{rates[1]!r}">' in result
+    assert f"{rates[1] / rates[0]:.3f}" in result
     worse = "worse" if rates[1] < rates[0] else "better"
-    assert f'class="ratio {worse}"' in found.split("Goodput")[0]
+    assert f'class="ratio {worse}"' in result.split("Goodput")[0]
 
 
 def test_a_measured_difference_is_called_one_only_beyond_chance(keep: Callable[..., Run]) -> None:
@@ -173,14 +177,14 @@ def test_another_limit_is_worked_out_again_and_said(keep: Callable[..., Run]) ->
 def test_what_disturbed_a_run_is_said(keep: Callable[..., Run]) -> None:
     counts = Requests(completed=390, rejected=3, unfinished=7)
     runs = shown([keep("vllm"), keep(live=True, requests=counts, **RESUMED)])
-    said = " ".join(caveats(runs))
-    assert "different backends" in said
+    message = " ".join(caveats(runs))
+    assert "different backends" in message
     for words in (
         "7 of its requests are unfinished",
         "rejected 3 requests",
         "interrupted and resumed 1 times",
     ):
-        assert words in said
+        assert words in message
     assert "partial: 7 requests unfinished" in comparison(runs)
 
 
@@ -208,8 +212,8 @@ def test_both_limits_are_drawn_over_each_and_meet_in_the_summary(
     alone, over_ttft = drawn.traces
     at = over_ttft["x"].index(9.0)
     assert over_ttft["y"][at] == pytest.approx(each.slo.joint_attainment, rel=1e-5)
-    kept = [share for wait, share in zip(alone["x"], alone["y"], strict=True) if wait <= 9.0]
-    assert max(kept) == pytest.approx(each.slo.ttft_attainment, abs=0.01)
+    saved = [share for wait, share in zip(alone["x"], alone["y"], strict=True) if wait <= 9.0]
+    assert max(saved) == pytest.approx(each.slo.ttft_attainment, abs=0.01)
 
 
 def test_what_has_no_limit_on_first_tokens_is_drawn_without(keep: Callable[..., Run]) -> None:
@@ -246,14 +250,14 @@ def test_plotly_knows_every_property(
 ) -> None:
     from plotly import graph_objects
 
-    seen: dict[str, Any] = {}
+    observed: dict[str, Any] = {}
     monkeypatch.setattr(
-        page_module, "script_data", lambda key, data: seen.update({key: data}) or script_data(key, data)
+        page_module, "script_data", lambda key, data: observed.update({key: data}) or script_data(key, data)
     )
     prompts = keep("vllm", prefill=True, slo_ttft_ms=9000.0)
     page(report(shown([keep(), keep("vllm"), keep(live=True), board_run(), prompts]), None, None))
-    assert len(seen["figures"]) == 14
-    for figure in seen["figures"]:
+    assert len(observed["figures"]) == 14
+    for figure in observed["figures"]:
         graph_objects.Figure(data=figure["data"], layout=figure["layout"])  # an unknown one is an error
 
 
@@ -269,10 +273,10 @@ def test_a_run_in_which_nothing_ran_has_a_page(keep: Callable[..., Run], board_r
             memory=memory and {name: values[:0] for name, values in memory.items()},
             end_s=0.0,
         )
-        found = page(report(shown([replace(run, outcome=outcome)]), None, None))
-        assert "No iteration" in found
-        assert "nan%" not in found
-        assert ("<h2>Memory</h2>" in found) == (memory is not None)
+        result = page(report(shown([replace(run, outcome=outcome)]), None, None))
+        assert "No iteration" in result
+        assert "nan%" not in result
+        assert ("<h2>Memory</h2>" in result) == (memory is not None)
 
 
 def test_equal_runs_make_equal_pages(keep: Callable[..., Run]) -> None:
@@ -283,13 +287,13 @@ def test_equal_runs_make_equal_pages(keep: Callable[..., Run]) -> None:
 
 REQUESTS, CHUNKS = 20, 30
 PARTIAL = Partial(why="the server is gone", at_s=3.2)
-SeenRun = Callable[..., Run]
+ClientRun = Callable[..., Run]
 
 
 @pytest.fixture
-def seen_run(
-    tmp_path: Path, stream: Any, seen: Callable[..., Outcome], manifest_of: Callable[..., Manifest]
-) -> SeenRun:
+def client_run(
+    tmp_path: Path, stream: Any, observed: Callable[..., Outcome], manifest_of: Callable[..., Manifest]
+) -> ClientRun:
     """A Run against an endpoint: each request begins a tenth of a second after the one before."""
 
     def made(partial: Any = None) -> Run:
@@ -303,7 +307,7 @@ def seen_run(
             streams.append(stream(row / 10, row / 10 + 0.002, chunks, attempts=2 if row == 3 else 1))
         streams[7].status, streams[7].error = FAILED, "<b>reset</b> by peer"
         streams[8].even = True
-        outcome = seen(streams)
+        outcome = observed(streams)
         made_tokens = [sum(tokens for _, tokens in each.chunks) for each in streams]
         arrival_s = outcome.requests["arrival_s"]
         trace = trace_of([1] * REQUESTS, made_tokens, arrival_s, name="small", sha256="ab" * 32)
@@ -324,36 +328,36 @@ def seen_run(
     return made
 
 
-def test_beside_another_run_it_shows_what_it_can(keep: Callable[..., Run], seen_run: SeenRun) -> None:
-    runs = shown([seen_run(), keep("vllm")])
-    found = page(report(runs, None, None))
-    assert "As the client saw it" in found
-    assert "A client cannot see the iterations of openai a url." in found
-    assert "Where only a client saw a request it counts from its first chunk to its last." in found
-    assert "&lt;b&gt;reset&lt;/b&gt; by peer" in found
+def test_beside_another_run_it_shows_what_it_can(keep: Callable[..., Run], client_run: ClientRun) -> None:
+    runs = shown([client_run(), keep("vllm")])
+    result = page(report(runs, None, None))
+    assert "As the client saw it" in result
+    assert "A client cannot see the iterations of openai a url." in result
+    assert "Where only a client saw a request it counts from its first chunk to its last." in result
+    assert "&lt;b&gt;reset&lt;/b&gt; by peer" in result
     (kv,) = [chart for chart in charts(runs) if chart.key == "kv"]
     assert {trace["meta"]["run"] for trace in kv.traces} == {1}
-    said = " ".join(caveats(runs))
+    message = " ".join(caveats(runs))
     for words in (
         "openai a url has 1 requests that failed",
         "openai a url does not know which tokens a chunk had",
         "some Runs saw their tokens in the engine and some as a client",
     ):
-        assert words in said
+        assert words in message
 
 
-def test_alone_it_has_no_chart_of_what_nobody_saw(seen_run: SeenRun) -> None:
-    runs = shown([seen_run()])
-    found = page(report(runs, None, None))
+def test_alone_it_has_no_chart_of_what_nobody_saw(client_run: ClientRun) -> None:
+    runs = shown([client_run()])
+    result = page(report(runs, None, None))
     assert [chart.key for chart in charts(runs)] == ["batch", "rate", "tbt-time"]
     for key in ("kv", "time", "timeline", "cost"):
-        assert f'id="{key}"' not in found
-    assert 'id="cdf"' in found
-    assert "TTFT p50" in found
+        assert f'id="{key}"' not in result
+    assert 'id="cdf"' in result
+    assert "TTFT p50" in result
 
 
-def test_its_tables_are_of_its_manifest(seen_run: SeenRun) -> None:
-    (each,) = runs = shown([seen_run()])
+def test_its_tables_are_of_its_manifest(client_run: ClientRun) -> None:
+    (each,) = runs = shown([client_run()])
     times, calls = client_sheets(runs)
     assert len(times.rows) == 5
     itl, tbt = each.summary.itl_ms.mean, each.summary.tbt_ms.mean
@@ -362,28 +366,28 @@ def test_its_tables_are_of_its_manifest(seen_run: SeenRun) -> None:
     assert dict(calls.rows[2:4]) == {"Attempts": "21", "of these, again": "1"}  # type: ignore[arg-type]
 
 
-def test_requests_in_service_are_those_that_stream(seen_run: SeenRun) -> None:
-    outcome = seen_run().outcome
+def test_requests_in_service_are_those_that_stream(client_run: ClientRun) -> None:
+    outcome = client_run().outcome
     assert outcome.chunks is not None
-    found = in_service(outcome, "size", 5)
+    result = in_service(outcome, "size", 5)
     moments = (np.arange(50_000) + 0.5) / 50_000 * outcome.end_s
     level = np.zeros(len(moments))
     for row in range(REQUESTS):
         at_s = outcome.chunks["at_s"][outcome.chunks["request"] == row]
         level += (moments >= at_s[0]) & (moments < at_s[-1])
     slices = level.reshape(5, -1)
-    assert found.mean == pytest.approx(slices.mean(axis=1), rel=2e-3)
-    assert found.most.tolist() == slices.max(axis=1).tolist()
+    assert result.mean == pytest.approx(slices.mean(axis=1), rel=2e-3)
+    assert result.most.tolist() == slices.max(axis=1).tolist()
 
 
 def test_a_run_that_ended_early_is_called_partial_everywhere(
-    keep: Callable[..., Run], seen_run: SeenRun
+    keep: Callable[..., Run], client_run: ClientRun
 ) -> None:
-    runs = shown([keep(), seen_run(PARTIAL)])
+    runs = shown([keep(), client_run(PARTIAL)])
     assert [each.name for each in runs] == ["lamina 2xh100+4xh20", "openai a url (PARTIAL)"]
     assert "openai a url (PARTIAL) ended after 3.2 s: the server is gone" in caveats(runs)
-    found = page(report(runs, None, None))
-    assert "openai a url (PARTIAL)" in found.split("</h3>")[1]
+    result = page(report(runs, None, None))
+    assert "openai a url (PARTIAL)" in result.split("</h3>")[1]
 
 
 @pytest.fixture
@@ -404,11 +408,11 @@ def test_without_boards_there_is_no_section(keep: Callable[..., Run]) -> None:
 
 def test_boards_are_shown_beside_others(keep: Callable[..., Run], board_run: BoardRun) -> None:
     runs = shown([keep("vllm"), board_run()])
-    found = page(report(runs, None, None))
-    assert "<h2>Memory</h2>" in found
-    assert 'id="hbm-1"' in found
-    assert 'id="hbm-0"' not in found
-    assert 'id="moved"' in found
+    result = page(report(runs, None, None))
+    assert "<h2>Memory</h2>" in result
+    assert 'id="hbm-1"' in result
+    assert 'id="hbm-0"' not in result
+    assert 'id="moved"' in result
     assert cells_of(comparison(runs))["HBM in use, most"][0] == "-"
 
 

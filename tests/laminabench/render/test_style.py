@@ -15,8 +15,7 @@ from laminabench.render import style
 def picture() -> Any:
     figure, axes = style.sheet(width=style.COLUMN)
     axes.plot([1, 2], [3, 4], label="line")
-    style.published_line(axes, 3.5, "published: 3.5")
-    style.published_line(axes, 1.5, "_", vertical=True)
+    axes.axhline(3.5, color=style.PUBLISHED, ls=":", label="published: 3.5")
     style.published_band(axes, 3.2, 3.4, "published range")
     axes.legend()
     style.foot(figure, "How: " + "modelled, vllm-0.14 and vidur-2024; real traces. " * 6)

@@ -96,8 +96,8 @@ def test_secrets_are_in_no_text() -> None:
     )
     for text in (request.text(), repr(request), " ".join(request.arguments()), str(request.table())):
         assert "s3cret" not in text
-    kept = [each.revealed() for each in of_text(request.text(), "here").header]
-    assert kept == [f"Authorization: {HIDDEN}", f"X-Key: {HIDDEN}"]
+    saved = [each.revealed() for each in of_text(request.text(), "here").header]
+    assert saved == [f"Authorization: {HIDDEN}", f"X-Key: {HIDDEN}"]
 
 
 # Of every choice that acts outside of the replay, a value that does.
@@ -135,13 +135,13 @@ def test_what_acts_outside_of_a_replay_is_taken_from_no_run(name: str, value: An
 
 
 def test_what_is_only_read_is_taken_from_a_run() -> None:
-    kept = {"trace": "mine.csv", "model": "config.json", "costs": "own.toml", "tokenizer": "tokenizer.json"}
-    request = ReplayRequest(**kept, policy="sjf", router="least-kv", instances=2, window="0:5")
+    saved = {"trace": "mine.csv", "model": "config.json", "costs": "own.toml", "tokenizer": "tokenizer.json"}
+    request = ReplayRequest(**saved, policy="sjf", router="least-kv", instances=2, window="0:5")
     assert of_manifest(request.text(), "runs/one", {}) == request
 
 
 @pytest.mark.parametrize(
-    ("text", "code", "said"),
+    ("text", "code", "message"),
     [
         ("batchs = 2", "replay-key-unknown", "x.toml has 'batchs', which is not known; did you mean batches"),
         ("slo_tbt_ms = 2", "replay-key-unknown", "did you mean slo-tbt-ms"),
@@ -157,13 +157,13 @@ def test_what_is_only_read_is_taken_from_a_run() -> None:
     ],
 )
 def test_what_is_wrong_in_a_file_is_named(
-    tmp_path: Path, text: str, code: str, said: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, text: str, code: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("x.toml").write_text(text)
     with pytest.raises(UserError, match=code) as error:
         of_file(Path("x.toml"))
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 def test_a_run_from_before_requests_were_kept() -> None:

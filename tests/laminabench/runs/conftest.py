@@ -21,7 +21,7 @@ from laminabench.util.errors import UserError
 def damaged() -> Callable[[Path, str], None]:
     """A table with flipped bits, or cut off, is damage; one that is gone makes a Run incomplete."""
 
-    def told(directory: Path, name: str) -> None:
+    def check(directory: Path, name: str) -> None:
         path = directory / f"{name}.parquet"
         content = path.read_bytes()
         flipped = [bytearray(content) for _ in range(8)]
@@ -35,14 +35,14 @@ def damaged() -> Callable[[Path, str], None]:
         with pytest.raises(UserError, match="run-incomplete"):
             read_run(directory)
 
-    return told
+    return check
 
 
 @pytest.fixture(scope="session")
 def rewritten() -> Callable[..., None]:
     """A table as another program would write it that takes care of the checksum."""
 
-    def told(directory: Path, name: str, change: Callable[[pa.Table], pa.Table]) -> None:
+    def check(directory: Path, name: str, change: Callable[[pa.Table], pa.Table]) -> None:
         path = directory / f"{name}.parquet"
         pq.write_table(change(pq.read_table(path)), path)
         with pytest.raises(UserError, match="run-damaged"):
@@ -54,17 +54,17 @@ def rewritten() -> Callable[..., None]:
         with pytest.raises(UserError, match="run-damaged"):
             read_run(directory)
 
-    return told
+    return check
 
 
 @pytest.fixture(scope="session")
 def same_tables() -> Callable[..., None]:
     """Bit by bit, whatever else is in what was read back."""
 
-    def same(found: Outcome, outcome: Outcome, tables: Iterable[str]) -> None:
+    def same(result: Outcome, outcome: Outcome, tables: Iterable[str]) -> None:
         for table in tables:
             for name, column in getattr(outcome, table).items():
-                back = getattr(found, table)[name]
+                back = getattr(result, table)[name]
                 assert back.dtype == column.dtype, name
                 np.testing.assert_array_equal(back, column, err_msg=f"{table}.{name}")
 

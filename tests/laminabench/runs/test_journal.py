@@ -47,8 +47,8 @@ def test_any_cut_leaves_the_records_before_it_and_it_goes_on_there(
     cut = data.draw(st.integers(ends[0], ends[-1]))
     path.write_bytes(path.read_bytes()[:cut])
     whole = sum(end <= cut for end in ends[1:])
-    journal, found = Journal.reopen(path)
-    assert found == [HEADER, *records[:whole]]
+    journal, result = Journal.reopen(path)
+    assert result == [HEADER, *records[:whole]]
     journal.append(["more"])
     journal.close()
     assert read(path) == [HEADER, *records[:whole], ["more"]]
@@ -70,9 +70,9 @@ def test_of_a_flipped_bit_what_is_lost_is_said_and_what_is_whole_is_kept(tmp_pat
                 read(path)
             assert path.read_bytes() == damaged
             continue
-        journal, found = Journal.reopen(path)
+        journal, result = Journal.reopen(path)
         journal.close()
-        assert found == intact[:before]
+        assert result == intact[:before]
         assert journal.damage is not None
         assert journal.damage.behind == len(intact) - before - 1
         # The last record may as well be the torn end of a write.
@@ -88,14 +88,26 @@ def test_after_one_damaged_record_in_a_long_journal_it_goes_on_before_it(tmp_pat
     data = bytearray(path.read_bytes())
     data[ends[9] + 2] ^= 1  # in the length of a record
     path.write_bytes(data)
-    journal, found = Journal.reopen(path)
-    assert found == [HEADER, *(["record", number] for number in range(9))]
+    journal, result = Journal.reopen(path)
+    assert result == [HEADER, *(["record", number] for number in range(9))]
     assert journal.damage is not None
     assert (journal.damage.behind, journal.damage.at_byte) == (990, ends[9])
     journal.append(["more"])
     journal.close()
     assert read(path)[-2:] == [["record", 8], ["more"]]
     assert (tmp_path / "one.journal.damaged-1").read_bytes() == bytes(data)
+
+
+def test_records_behind_a_damaged_one_do_not_come_back(tmp_path: Path) -> None:
+    path = tmp_path / "one.journal"
+    ends = written(path, [["record", number] for number in range(9)])
+    data = bytearray(path.read_bytes())
+    data[ends[3] + 2] ^= 1
+    path.write_bytes(data)
+    journal, _ = Journal.reopen(path)
+    journal.append(["newest", 0])  # as long as the one it takes the place of
+    journal.close()
+    assert read(path) == [HEADER, *(["record", number] for number in range(3)), ["newest", 0]]
 
 
 def test_what_was_flushed_is_forced_to_the_disk_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

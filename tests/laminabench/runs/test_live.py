@@ -47,7 +47,7 @@ LINES: list[Line] = [
     Moment(at_s=0.5, finished=1, failed=1, requests=3, tokens=30, tbt_ms_p50=float("nan")),
     End(at_s=0.6, state="interrupted", resume="laminabench replay --resume x"),
 ]
-SEEN = [*LINES[:2], msgspec.structs.replace(LINES[2], tbt_ms_p50=None), LINES[3]]
+STORED = [*LINES[:2], msgspec.structs.replace(LINES[2], tbt_ms_p50=None), LINES[3]]
 
 
 def written(path: Path) -> bytes:
@@ -64,12 +64,12 @@ def test_whatever_is_cut_off_is_read_later(tmp_path: Path, data: st.DataObject) 
     path = tmp_path / "a.live"
     whole = written(path)
     first = whole.index(b"\n") + 1
-    offset, found = 0, []
+    offset, result = 0, []
     for cut in [*sorted(data.draw(st.lists(st.integers(first, len(whole)), max_size=6))), len(whole)]:
         path.write_bytes(whole[:cut])
         lines, offset = read_live(path, offset)
-        found += lines
-    assert found == [HEADER, *SEEN]
+        result += lines
+    assert result == [HEADER, *STORED]
     assert read_live(path, offset) == ([], offset)
 
 
@@ -85,7 +85,7 @@ def test_lines_of_a_later_version_are_left_out_and_other_files_refused(tmp_path:
     path = tmp_path / "a.live"
     whole = written(path)
     path.write_bytes(whole + b'{"kind": "weather", "at_s": 1}\n\xff\xfe\n{"kind": "moment"}\n[]\n\n' + whole)
-    assert [line for line in read_live(path)[0] if not isinstance(line, Header)] == [*SEEN, *SEEN]
+    assert [line for line in read_live(path)[0] if not isinstance(line, Header)] == [*STORED, *STORED]
     for text in (b"hello\n", b'{"kind": "moment"}\n', b'{"kind": "header", "format": "other"}\n'):
         path.write_bytes(text)
         with pytest.raises(UserError, match="live-not-live"):

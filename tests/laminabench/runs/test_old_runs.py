@@ -94,9 +94,9 @@ def test_what_the_first_version_wrote(written: Path) -> None:
     assert manifest.summary.requests.failed == 0
     assert isinstance(manifest.summary, EngineSummary)
     assert not manifest.summary.memory
-    told, again = json.loads(FIRST)["summary"], to_json(manifest.summary)
+    reported, again = json.loads(FIRST)["summary"], to_json(manifest.summary)
     assert {name: again[name] for name in ("slo", "cost", "window", "time_shares")} == {
-        name: told[name] for name in ("slo", "cost", "window", "time_shares")
+        name: reported[name] for name in ("slo", "cost", "window", "time_shares")
     }
     assert recorded(written, None).estimates["joules_per_token"].value is None
 

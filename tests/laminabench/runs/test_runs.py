@@ -116,15 +116,15 @@ def test_equal_runs_are_equal_files(tmp_path: Path, manifest_small: ManifestOf) 
 def test_the_manifest_says_what_the_run_is_the_result_of(tmp_path: Path, manifest_small: ManifestOf) -> None:
     trace, outcome = small()
     write_run(tmp_path / "run", outcome, trace, manifest_small(trace))
-    found = read_manifest(tmp_path / "run")
-    assert (found.format, found.format_version) == (FORMAT, FIRST_VERSION)
-    assert found.command == "laminabench replay --trace 'a trace'"
-    assert (found.trace.sha256, found.trace.notes) == ("ab" * 32, ("made here",))
-    assert found.trace.requests == 60
-    assert found.transforms == {"num_requests": 60, "window": [5.0, None]}
-    assert found.coefficients == [{"name": "c", "value": 1.0, "source": "a table"}]
-    assert found.tables["requests"].rows == 60
-    assert found.tables["stints"].rows == len(outcome.stints["request"])
+    result = read_manifest(tmp_path / "run")
+    assert (result.format, result.format_version) == (FORMAT, FIRST_VERSION)
+    assert result.command == "laminabench replay --trace 'a trace'"
+    assert (result.trace.sha256, result.trace.notes) == ("ab" * 32, ("made here",))
+    assert result.trace.requests == 60
+    assert result.transforms == {"num_requests": 60, "window": [5.0, None]}
+    assert result.coefficients == [{"name": "c", "value": 1.0, "source": "a table"}]
+    assert result.tables["requests"].rows == 60
+    assert result.tables["stints"].rows == len(outcome.stints["request"])
 
 
 def test_statuses_of_a_run_that_was_stopped() -> None:
@@ -248,9 +248,9 @@ def written(tmp_path: Path, manifest_small: ManifestOf) -> Path:
 
 
 def edit_manifest(directory: Path, **changes: Any) -> None:
-    found = json.loads((directory / "run.json").read_text())
-    del found["crc32"]
-    (directory / "run.json").write_text(json.dumps(found | changes))
+    result = json.loads((directory / "run.json").read_text())
+    del result["crc32"]
+    (directory / "run.json").write_text(json.dumps(result | changes))
 
 
 def test_not_a_run(tmp_path: Path, written: Path) -> None:
@@ -372,8 +372,8 @@ def test_a_run_of_very_many_equal_rows_is_not_made_room_for(
     pq.write_table(table.take([0] * rows), path, compression="zstd")
     facts = json.loads(manifest.read_text())
     del facts["crc32"]
-    for said, code in ((rows, "run-packed-too-well"), (rows - 1, "run-damaged")):
-        facts["tables"]["iterations"] = {"rows": said, "sha256": sha256_of(path)}
+    for message, code in ((rows, "run-packed-too-well"), (rows - 1, "run-damaged")):
+        facts["tables"]["iterations"] = {"rows": message, "sha256": sha256_of(path)}
         manifest.write_text(json.dumps(facts))
         with pytest.raises(UserError, match=code):
             read_run(tmp_path / "run")

@@ -37,9 +37,9 @@ def test_the_table_comes_back_as_it_was(
     trace, outcome = small
     outcome = on_boards(outcome)
     write_run(tmp_path / "run", outcome, trace, manifest_of(trace))
-    found = read_run(tmp_path / "run").outcome
-    assert list(found.memory or ()) == [column.name for column in TABLES["memory"]]
-    same_tables(found, outcome, ["memory"])
+    result = read_run(tmp_path / "run").outcome
+    assert list(result.memory or ()) == [column.name for column in TABLES["memory"]]
+    same_tables(result, outcome, ["memory"])
     table = pq.read_table(tmp_path / "run" / "memory.parquet")
     assert all(field.metadata[b"doc"] for field in table.schema)
 
@@ -57,9 +57,9 @@ def test_who_does_not_know_the_table_reads_the_others(
     monkeypatch.setattr(
         read, "TABLES", {name: columns for name, columns in TABLES.items() if name != "memory"}
     )
-    found = read_run(tmp_path / "run").outcome
-    assert found.memory is None
-    np.testing.assert_array_equal(found.iterations["start_s"], outcome.iterations["start_s"])
+    result = read_run(tmp_path / "run").outcome
+    assert result.memory is None
+    np.testing.assert_array_equal(result.iterations["start_s"], outcome.iterations["start_s"])
 
 
 def test_without_boards_there_is_no_table(

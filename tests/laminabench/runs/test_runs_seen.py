@@ -28,7 +28,7 @@ from laminabench.sim.outcome import Outcome
 from laminabench.traces.table import Trace, TraceMeta
 from laminabench.util.errors import UserError
 
-Seen = Callable[..., Outcome]
+ObserveRun = Callable[..., Outcome]
 ManifestOf = Callable[..., Manifest]
 PARTIAL = Partial(why="vLLM was killed by signal 9.", at_s=12.34)
 
@@ -52,22 +52,24 @@ def streams(stream: Any) -> list[Any]:
 
 
 @pytest.fixture
-def written(tmp_path: Path, seen: Seen, streams: list[Any], manifest_of: ManifestOf) -> Path:
+def written(tmp_path: Path, observed: ObserveRun, streams: list[Any], manifest_of: ManifestOf) -> Path:
     write_run(
-        tmp_path / "run", seen(streams, 2.0), trace_of(len(streams)), manifest_of(trace_of(len(streams)))
+        tmp_path / "run", observed(streams, 2.0), trace_of(len(streams)), manifest_of(trace_of(len(streams)))
     )
     return tmp_path / "run"
 
 
-def require_same(found: Outcome, outcome: Outcome, same_tables: Any) -> None:
-    same_tables(found, outcome, ("requests", "iterations", "stints", "chunks", "calls"))
-    assert math.isnan(found.attention_busy_s)
-    assert np.isnan(found.replica_busy_s).tolist() == [True]
-    assert (found.end_s, found.queue_empty_s) == (outcome.end_s, outcome.queue_empty_s)
+def require_same(result: Outcome, outcome: Outcome, same_tables: Any) -> None:
+    same_tables(result, outcome, ("requests", "iterations", "stints", "chunks", "calls"))
+    assert math.isnan(result.attention_busy_s)
+    assert np.isnan(result.replica_busy_s).tolist() == [True]
+    assert (result.end_s, result.queue_empty_s) == (outcome.end_s, outcome.queue_empty_s)
 
 
-def test_it_comes_back_as_it_was(written: Path, seen: Seen, streams: list[Any], same_tables: Any) -> None:
-    outcome, trace = seen(streams, 2.0), trace_of(len(streams))
+def test_it_comes_back_as_it_was(
+    written: Path, observed: ObserveRun, streams: list[Any], same_tables: Any
+) -> None:
+    outcome, trace = observed(streams, 2.0), trace_of(len(streams))
     run = read_run(written)
     require_same(run.outcome, outcome, same_tables)
     ours, theirs = (
@@ -104,7 +106,7 @@ def test_it_comes_back_as_it_was(written: Path, seen: Seen, streams: list[Any], 
 def test_whatever_a_client_saw_comes_back(
     tmp_path_factory: pytest.TempPathFactory,
     stream: Any,
-    seen: Seen,
+    observed: ObserveRun,
     manifest_of: ManifestOf,
     same_tables: Any,
     drawn: list[Any],
@@ -113,7 +115,7 @@ def test_whatever_a_client_saw_comes_back(
         stream(chunks=sorted(chunks), status=status, error=error, even=even, completion_counted=counted)
         for chunks, status, error, even, counted in drawn
     ]
-    outcome = seen(streams)
+    outcome = observed(streams)
     directory = tmp_path_factory.mktemp("seen") / "run"
     write_run(directory, outcome, trace_of(len(streams)), manifest_of(trace_of(len(streams))))
     require_same(read_run(directory).outcome, outcome, same_tables)
@@ -123,17 +125,17 @@ def test_whatever_a_client_saw_comes_back(
 
 
 def test_only_what_older_readers_would_misread_is_of_a_newer_version(
-    tmp_path: Path, seen: Seen, streams: list[Any], manifest_of: ManifestOf
+    tmp_path: Path, observed: ObserveRun, streams: list[Any], manifest_of: ManifestOf
 ) -> None:
-    outcome = seen(streams[:1])
+    outcome = observed(streams[:1])
     write_run(tmp_path / "seen", outcome, trace_of(1), manifest_of(trace_of(1)))
     plain = replace(outcome, chunks=None, calls=None)
     write_run(tmp_path / "plain", plain, trace_of(1), manifest_of(trace_of(1)))
     write_run(tmp_path / "partial", plain, trace_of(1), manifest_of(trace_of(1), partial=PARTIAL))
-    failed = replace(seen(streams[1:2]), chunks=None, calls=None)
+    failed = replace(observed(streams[1:2]), chunks=None, calls=None)
     write_run(tmp_path / "failed", failed, trace_of(1), manifest_of(trace_of(1)))
-    found = {path.name: read_manifest(path).format_version for path in tmp_path.iterdir()}
-    assert found == {
+    result = {path.name: read_manifest(path).format_version for path in tmp_path.iterdir()}
+    assert result == {
         "seen": FORMAT_VERSION,
         "plain": FIRST_VERSION,
         "partial": FORMAT_VERSION,
@@ -191,14 +193,14 @@ def test_chunks_without_calls(written: Path) -> None:
 
 
 def test_a_partial_run_says_so(
-    tmp_path: Path, seen: Seen, streams: list[Any], manifest_of: ManifestOf
+    tmp_path: Path, observed: ObserveRun, streams: list[Any], manifest_of: ManifestOf
 ) -> None:
     facts = manifest_of(trace_of(1), partial=PARTIAL)
-    write_run(tmp_path / "run", seen(streams[:1]), trace_of(1), facts)
-    found = read_run(tmp_path / "run").manifest.partial
-    assert found == PARTIAL
-    assert found.ended == "ended after 12.3 s: vLLM was killed by signal 9"
-    assert found.sentence == "PARTIAL, it ended after 12.3 s: vLLM was killed by signal 9"
+    write_run(tmp_path / "run", observed(streams[:1]), trace_of(1), facts)
+    result = read_run(tmp_path / "run").manifest.partial
+    assert result == PARTIAL
+    assert result.ended == "ended after 12.3 s: vLLM was killed by signal 9"
+    assert result.sentence == "PARTIAL, it ended after 12.3 s: vLLM was killed by signal 9"
 
 
 @pytest.mark.parametrize("mode", ["saturate", "open", "closed"])
@@ -234,9 +236,9 @@ def test_a_partial_run_of_an_engine_that_tells_no_times(
     summary = summarise(outcome, trace, mode=mode, slo_tbt_ms=9, usd_per_hour=1)
     write_run(tmp_path / "run", outcome, trace, manifest_of(trace, partial=PARTIAL, summary=summary))
     run = read_run(tmp_path / "run")
-    found = summarise(run.outcome, run, mode=mode, slo_tbt_ms=9, usd_per_hour=1)
-    assert found == run.manifest.summary == summary
-    assert found.requests == Requests(completed=1, unfinished=3)
-    assert found.tokens_generated == 25
-    assert found.time_shares == TimeShares()
-    assert found.utilisation.whole_run == WorkerShares(replicas=[None], attention=None)
+    result = summarise(run.outcome, run, mode=mode, slo_tbt_ms=9, usd_per_hour=1)
+    assert result == run.manifest.summary == summary
+    assert result.requests == Requests(completed=1, unfinished=3)
+    assert result.tokens_generated == 25
+    assert result.time_shares == TimeShares()
+    assert result.utilisation.whole_run == WorkerShares(replicas=[None], attention=None)

@@ -58,9 +58,9 @@ def fleets(draw: st.DrawFn) -> dict[str, Any]:
     case |= {"record_to": 0, "threads": draw(st.integers(1, 3))}
     several = draw(st.integers(1, 4))
     room = st.integers(30, 300)
-    beside = st.sampled_from([0, 0, 5, 20])
+    alongside = st.sampled_from([0, 0, 5, 20])
     case["instances"] = [
-        {"tokens_per_pool": draw(room), "request_tokens": draw(beside)} for _ in range(several)
+        {"tokens_per_pool": draw(room), "request_tokens": draw(alongside)} for _ in range(several)
     ]
     if draw(st.booleans()):
         case |= {"prompt_budget": 0, "costs": draw(costs(case["max_requests"]))}
@@ -78,26 +78,26 @@ def fleets(draw: st.DrawFn) -> dict[str, Any]:
 
 def as_plain(result: dict[str, Any]) -> dict[str, Any]:
     """Both sides alike: what order rows have that start together is compared too, stints' is not."""
-    found = in_ticks(result) if isinstance(result["requests"]["batch"], np.ndarray) else dict(result)
-    if "prompts" in found:
-        found["iterations"] = found["iterations"] | found.pop("prompts")
-    if isinstance(found["stints"], dict):
-        found["stints"] = sorted(zip(*found["stints"].values(), strict=True))
+    actual = in_ticks(result) if isinstance(result["requests"]["batch"], np.ndarray) else dict(result)
+    if "prompts" in actual:
+        actual["iterations"] = actual["iterations"] | actual.pop("prompts")
+    if isinstance(actual["stints"], dict):
+        actual["stints"] = sorted(zip(*actual["stints"].values(), strict=True))
     for name in ("pool", "gaps"):
-        if isinstance(found.get(name), dict):
-            table = found[name]
-            found[name] = [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
-        if name in found:
-            found[name] = sorted(found[name], key=lambda row: sorted(row.items()))
-    found.pop("timeline", None)
-    return found
+        if isinstance(actual.get(name), dict):
+            table = actual[name]
+            actual[name] = [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
+        if name in actual:
+            actual[name] = sorted(actual[name], key=lambda row: sorted(row.items()))
+    actual.pop("timeline", None)
+    return actual
 
 
 def check(case: dict[str, Any]) -> dict[str, Any]:
     given_ = arguments(**case)
     expected = as_plain(sim_fleet_reference.run(**given_))
-    found = differences(expected, as_plain(native(**given_)))
-    assert not found, "\n".join(found)
+    result = differences(expected, as_plain(native(**given_)))
+    assert not result, "\n".join(result)
     return expected
 
 
@@ -151,14 +151,14 @@ def gaps_of(result: dict[str, Any]) -> Counter[int]:
 @given(fleets())
 def test_a_tally_is_what_the_rows_come_to(case: dict[str, Any]) -> None:
     given_ = arguments(**case)
-    kept, tallied = (in_ticks(native(**given_ | {"keep_iterations": keep})) for keep in (True, False))
-    assert tallied["requests"] == kept["requests"]
+    saved, tallied = (in_ticks(native(**given_ | {"keep_iterations": keep})) for keep in (True, False))
+    assert tallied["requests"] == saved["requests"]
     assert not tallied["iterations"]["batch"]
-    tally, rows = tallied["tally"], kept["iterations"]
-    assert dict(zip(tally["gap_s"], tally["gap_tokens"], strict=True)) == gaps_of(kept)
+    tally, rows = tallied["tally"], saved["iterations"]
+    assert dict(zip(tally["gap_s"], tally["gap_tokens"], strict=True)) == gaps_of(saved)
     assert tally["iterations"] == len(rows["size"])
     assert tally["tokens"] == sum(rows["size"])
-    assert tally["prompt_tokens"] == sum(kept.get("prompts", {}).get("prompt_tokens", []))
+    assert tally["prompt_tokens"] == sum(saved.get("prompts", {}).get("prompt_tokens", []))
     parts = ("duration_s", "model_s", "attention_s", "network_s", "host_s")
     for name in parts:
         assert tally[name] == sum(t * n for t, n in zip(rows[name], rows["size"], strict=True))

@@ -52,8 +52,8 @@ def alone(trace: Trace, spec: Spec, offered: Offered, copy: int) -> Outcome:
 
 
 def of_batch(columns: dict[str, Any], batch: int) -> dict[str, list[Any]]:
-    mine = columns["batch"] == batch
-    return {name: column[mine].tolist() for name, column in columns.items() if name != "batch"}
+    own = columns["batch"] == batch
+    return {name: column[own].tolist() for name, column in columns.items() if name != "batch"}
 
 
 @pytest.mark.parametrize(("mode", "concurrency"), [("saturate", 0), ("open", 0), ("closed", 10)])
@@ -67,9 +67,9 @@ def test_each_copy_replays_every_fourth_request_as_if_alone(
     ]
     assert sum(each.requests["preemptions"].sum() for each in shares) >= 4
     for copy, share in enumerate(shares):
-        mine = {name: column[copy::COPIES].tolist() for name, column in whole.requests.items()}
-        assert mine.pop("batch") == [copy] * len(share.requests["batch"])
-        assert mine == {name: c.tolist() for name, c in share.requests.items() if name != "batch"}
+        own = {name: column[copy::COPIES].tolist() for name, column in whole.requests.items()}
+        assert own.pop("batch") == [copy] * len(share.requests["batch"])
+        assert own == {name: c.tolist() for name, c in share.requests.items() if name != "batch"}
         assert of_batch(whole.iterations, copy) == of_batch(share.iterations, 0)
         stints = of_batch(whole.stints, copy)
         assert {row % COPIES for row in stints["request"]} <= {copy}
@@ -87,14 +87,14 @@ def test_each_copy_replays_every_fourth_request_as_if_alone(
 
 def test_a_policy_is_asked_about_rows_of_the_whole_trace(trace: Trace, spec: Spec) -> None:
     outputs = trace.output_tokens.tolist()
-    asked: set[int] = set()
+    requested: set[int] = set()
 
     def shortest(request: int) -> int:
-        asked.add(request)
+        requested.add(request)
         return int(outputs[request])
 
     whole = simulate(trace, spec, Offered(priority=shortest))
-    assert asked == set(range(ROWS))
+    assert requested == set(range(ROWS))
     for copy in range(COPIES):
         own = outputs[copy::COPIES]
         share = alone(trace, spec, Offered(priority=own.__getitem__), copy)
@@ -119,9 +119,9 @@ def test_concurrency_is_split_and_has_to_suffice(trace: Trace, spec: Spec) -> No
 
 
 def test_progress_counts_on_from_copy_to_copy(trace: Trace, spec: Spec) -> None:
-    told: list[int] = []
-    simulate(trace, spec, Offered(), progress=told.append, threads=1)
-    assert told == [0, 16, 31, 46, ROWS]
+    messages: list[int] = []
+    simulate(trace, spec, Offered(), progress=messages.append, threads=1)
+    assert messages == [0, 16, 31, 46, ROWS]
 
 
 def test_a_window_is_recorded_of_every_copy_in_a_lane_of_its_own(trace: Trace, spec: Spec) -> None:

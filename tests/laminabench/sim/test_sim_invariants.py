@@ -36,15 +36,15 @@ class Replay:
 
     def stints(self) -> dict[int, list[tuple[int, int, int]]]:
         """(batch, first, last) of every uninterrupted stretch of every request that ran."""
-        found: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+        results: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
         for request, *stint in zip(*self.tables["stints"].values(), strict=True):
-            found[request].append((stint[0], stint[1], stint[2]))
+            results[request].append((stint[0], stint[1], stint[2]))
         columns = ("batch", "first_iteration", "last_iteration", "preemptions")
         rows = zip(*(self.tables["requests"][name] for name in columns), strict=True)
         for request, (batch, first, last, preemptions) in enumerate(rows):
             if batch >= 0 and not preemptions:
-                found[request].append((batch, first, last))
-        return found
+                results[request].append((batch, first, last))
+        return results
 
 
 @pytest.fixture(
@@ -81,9 +81,9 @@ def test_as_many_tokens_come_out_as_were_asked_for(replay: Replay) -> None:
 
 def test_iterations_of_a_batch_follow_one_another(replay: Replay) -> None:
     for batch in range(replay.given["batches"]):
-        mine = replay.iterations["batch"] == batch
-        assert replay.iterations["iteration"][mine].tolist() == list(range(mine.sum()))
-        assert np.all(replay.iterations["start_s"][mine][1:] >= replay.end[mine][:-1])
+        own = replay.iterations["batch"] == batch
+        assert replay.iterations["iteration"][own].tolist() == list(range(own.sum()))
+        assert np.all(replay.iterations["start_s"][own][1:] >= replay.end[own][:-1])
     assert np.all(replay.iterations["duration_s"] >= replay.iterations["host_s"])
     assert np.all(replay.iterations["size"] >= 1)
     assert np.all(replay.end <= replay.tables["end_s"])
@@ -91,15 +91,15 @@ def test_iterations_of_a_batch_follow_one_another(replay: Replay) -> None:
 
 def test_memory_is_never_overfull(replay: Replay) -> None:
     # At its end an iteration has stored one more token of each of its requests.
-    held = replay.iterations["kv_tokens"] + replay.iterations["size"]
+    retained = replay.iterations["kv_tokens"] + replay.iterations["size"]
     # Ends before starts: at a boundary, what leaves makes room for what joins. An iteration that takes no
     # time would end before it started, so it counts by itself.
     lasting = replay.iterations["duration_s"] > 0
     times = np.concatenate([replay.end[lasting], replay.iterations["start_s"][lasting]])
-    changes = np.concatenate([-held[lasting], held[lasting]])
+    changes = np.concatenate([-retained[lasting], retained[lasting]])
     order = np.lexsort((changes, times))
     stored = np.cumsum(changes[order])
-    most = max(int(stored.max(initial=0)), int(held.max(initial=0)))
+    most = max(int(stored.max(initial=0)), int(retained.max(initial=0)))
     assert most <= replay.tables["peak_kv_tokens"] <= replay.tables["kv_capacity_tokens"]
     block, pools = replay.given["block_tokens"], replay.given["pools"]
     assert replay.tables["kv_capacity_tokens"] == replay.given["tokens_per_pool"] // block * block * pools

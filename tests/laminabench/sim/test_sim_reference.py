@@ -46,8 +46,8 @@ def test_equals_the_reference(case: dict[str, Any]) -> None:
     expected = in_ticks(sim_reference.run(**given_))
     for name, times in what_happened(expected).items():
         event(f"{name}: {'some' if times else 'none'}")
-    found = differences(expected, in_ticks(native(**given_)))
-    assert not found, "\n".join(found)
+    result = differences(expected, in_ticks(native(**given_)))
+    assert not result, "\n".join(result)
 
 
 @drawn
@@ -57,8 +57,8 @@ def test_equals_the_reference_with_prompts(case: dict[str, Any]) -> None:
     expected = in_ticks(sim_prompt_reference.run(**given_))
     for name, times in what_happened(expected).items():
         event(f"{name}: {'some' if times else 'none'}")
-    found = differences(expected, in_ticks(native(**given_)))
-    assert not found, "\n".join(found)
+    result = differences(expected, in_ticks(native(**given_)))
+    assert not result, "\n".join(result)
 
 
 def fixed_sample(seed: int) -> dict[str, Any]:
@@ -102,8 +102,8 @@ def test_a_fixed_sample_has_all_the_hard_things_in_it() -> None:
     for seed in range(24):
         given_ = fixed_sample(seed)
         expected = in_ticks(sim_reference.run(**given_))
-        found = differences(expected, in_ticks(native(**given_)))
-        assert not found, "\n".join([f"seed {seed}", *found])
+        result = differences(expected, in_ticks(native(**given_)))
+        assert not result, "\n".join([f"seed {seed}", *result])
         happened.update({name: 1 for name, times in what_happened(expected).items() if times > 0})
     assert happened["rejected"] >= 3
     assert happened["queued"] >= 20
@@ -163,16 +163,16 @@ def test_a_window_is_all_that_some_layers_read(prompt: int, layer: int) -> None:
 
 
 @pytest.mark.parametrize("admission", ["reserve", "grow"])
-@pytest.mark.parametrize(("beside", "at_once"), [(0, 3), (1, 2), (4, 2), (5, 1), (13, 0)])
+@pytest.mark.parametrize(("alongside", "at_once"), [(0, 3), (1, 2), (4, 2), (5, 1), (13, 0)])
 def test_what_each_request_has_beside_its_tokens_is_charged(
-    admission: str, beside: int, at_once: int
+    admission: str, alongside: int, at_once: int
 ) -> None:
     # Of 16 tokens each request is charged 4 for its 2 + 2, and whole blocks for what it has beside.
-    memory = {"admission": admission, "tokens_per_pool": 17, "block_tokens": 4, "request_tokens": beside}
+    memory = {"admission": admission, "tokens_per_pool": 17, "block_tokens": 4, "request_tokens": alongside}
     given_ = arguments(prompt=[2] * 3, output=[2] * 3, max_requests=3, check=True, **memory)
     result = as_the_reference(**given_)
     assert max(result["iterations"]["size"], default=0) == at_once
-    assert result["peak_kv_tokens"] == at_once * (4 + -(-beside // 4) * 4)
+    assert result["peak_kv_tokens"] == at_once * (4 + -(-alongside // 4) * 4)
     assert result["iterations"]["kv_tokens"][:1] == [2 * at_once][: at_once > 0]
 
 
@@ -279,8 +279,8 @@ def test_launches_hold_up_iterations_with_prompts_that_are_in_no_graph(
 ) -> None:
     tables = with_prompts(host_async=host_async, graph_rows=graph_rows, launch=350)
     iterations = tables["iterations"]
-    found = [a + b for a, b in zip(iterations["start_s"], iterations["duration_s"], strict=True)]
-    assert found[:4] == ends
+    results = [a + b for a, b in zip(iterations["start_s"], iterations["duration_s"], strict=True)]
+    assert results[:4] == ends
     assert iterations["host_s"][0] == (250 if ends[0] == 350 else 0)
 
 

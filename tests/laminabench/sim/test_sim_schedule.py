@@ -43,8 +43,8 @@ def test_slices_go_round_the_replicas(recorded: tuple[dict[str, Any], dict[str, 
 def test_the_timeline_says_whose_iteration_it_shows(recorded: tuple[dict[str, Any], dict[str, Any]]) -> None:
     tables = recorded[1]
     names = ("batch", "iteration")
-    seen = set(zip(*(tables["timeline"][name] for name in names), strict=True))
-    assert seen == set(zip(*(tables["iterations"][name] for name in names), strict=True))
+    observed = set(zip(*(tables["timeline"][name] for name in names), strict=True))
+    assert observed == set(zip(*(tables["iterations"][name] for name in names), strict=True))
     # Its last slice ends with it.
     ends = {}
     for batch, iteration, end in zip(*(tables["timeline"][name] for name in (*names, "end_s")), strict=True):
@@ -57,8 +57,8 @@ def test_the_timeline_says_whose_iteration_it_shows(recorded: tuple[dict[str, An
 def test_no_worker_does_two_things_at_once(recorded: tuple[dict[str, Any], dict[str, Any]]) -> None:
     tables = recorded[1]
     for worker in {stretch[3] for stretch in stretches(tables)}:
-        mine = [stretch for stretch in stretches(tables) if stretch[3] == worker]
-        for one, other in pairwise(mine):
+        own = [stretch for stretch in stretches(tables) if stretch[3] == worker]
+        for one, other in pairwise(own):
             assert one[:3] < other[:3]  # by k, then by batch
             assert one[5] <= other[4]
 
@@ -71,10 +71,10 @@ def test_slice_and_attention_take_turns(recorded: tuple[dict[str, Any], dict[str
     for batch, size in sizes:
         size_of[batch].append(size)
     for batch in range(given_["batches"]):
-        mine = [stretch for stretch in stretches(tables) if stretch[2] == batch]
+        own = [stretch for stretch in stretches(tables) if stretch[2] == batch]
         per_iteration = 2 * given_["layers"] + 1
         for at, size in enumerate(size_of[batch]):
-            work = mine[at * per_iteration : (at + 1) * per_iteration]
+            work = own[at * per_iteration : (at + 1) * per_iteration]
             # A slice, its attention, the next slice, ... , the last slice, all of one cycle.
             assert len({stretch[0] for stretch in work}) == 1
             assert [stretch[1] for stretch in work] == [i // 2 for i in range(per_iteration)]
@@ -86,7 +86,7 @@ def test_slice_and_attention_take_turns(recorded: tuple[dict[str, Any], dict[str
                 assert after[4] >= attention[5] + cost["out_transfer"]
                 if given_["batches"] > 2 and given_["pipelining"] == "rotational":
                     assert after[4] >= slice_[5] + cost["migration"]
-        for one, other in pairwise(mine[:: 2 * given_["layers"] + 1]):
+        for one, other in pairwise(own[:: 2 * given_["layers"] + 1]):
             assert one[0] < other[0]
 
 
@@ -125,9 +125,9 @@ def test_rotation_leaves_no_bubbles(n: int, layers: int) -> None:
 
     work = stretches(tables)
     for replica in range(n - 1):
-        mine = [stretch for stretch in work if stretch[3] == replica]
-        gaps = [(one[5], other[4]) for one, other in pairwise(mine) if one[5] != other[4]]
-        assert mine[0][4] == 0
+        own = [stretch for stretch in work if stretch[3] == replica]
+        gaps = [(one[5], other[4]) for one, other in pairwise(own) if one[5] != other[4]]
+        assert own[0][4] == 0
         assert gaps == ([(m, m + replica * a)] if replica else [])
 
     attention = [stretch for stretch in work if stretch[3] == -1]

@@ -176,9 +176,9 @@ def test_bubbles_by_hand() -> None:
     }
     # Attention of 50 us for slices of 100 us and two batches: attention is what waits.
     outcome, spec = recorded(2, attention_us=50)
-    found = bubbles(outcome, lanes_of(outcome, Fleet((spec,))))
-    assert found["replica 0"] == pytest.approx(0, abs=0.07)
-    assert found["attention workers"] == pytest.approx(0.5, abs=0.05)
+    result = bubbles(outcome, lanes_of(outcome, Fleet((spec,))))
+    assert result["replica 0"] == pytest.approx(0, abs=0.07)
+    assert result["attention workers"] == pytest.approx(0.5, abs=0.05)
 
 
 def test_bubbles_do_not_count_what_began_before_the_window() -> None:

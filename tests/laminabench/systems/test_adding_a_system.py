@@ -31,11 +31,11 @@ def _added(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_it_is_replayed_and_is_faster_than_a_real_one() -> None:
-    found = run(ReplayRequest(system="roofline", **REQUEST))
+    result = run(ReplayRequest(system="roofline", **REQUEST))
     real = run(ReplayRequest(system="vllm", **REQUEST))
-    assert str(found.prepared.deployment) == "4xh100"
-    assert found.replayed.summary.requests.completed == 100
-    assert found.replayed.summary.throughput_tokens_per_s > real.replayed.summary.throughput_tokens_per_s
+    assert str(result.prepared.deployment) == "4xh100"
+    assert result.replayed.summary.requests.completed == 100
+    assert result.replayed.summary.throughput_tokens_per_s > real.replayed.summary.throughput_tokens_per_s
 
 
 def test_flags_of_others_are_refused() -> None:
@@ -51,6 +51,6 @@ def test_plots_show_it_as_it_says() -> None:
 
 
 def test_a_plan_finds_its_deployments() -> None:
-    found = list(deployments("roofline", model("llama3-70b"), [device("h100"), device("h2m2")]))
-    assert {str(each) for each in found} == {"1xh100", "2xh100", "4xh100", "8xh100"}
+    results = list(deployments("roofline", model("llama3-70b"), [device("h100"), device("h2m2")]))
+    assert {str(each) for each in results} == {"1xh100", "2xh100", "4xh100", "8xh100"}
     assert system("roofline").MOST_BATCHES == 1

@@ -12,7 +12,7 @@ from laminabench.util.errors import UserError
 
 
 @pytest.mark.parametrize(
-    ("name", "chosen", "said"),
+    ("name", "chosen", "message"),
     [
         ("vllm", {"batches": 2}, "--batches is for lamina, lamina-v1, afd, live lamina, not for vllm"),
         ("vllm", {"overlap": False}, "--no-overlap is for lamina"),
@@ -37,10 +37,10 @@ from laminabench.util.errors import UserError
         ("h2m2", {"router": "fit"}, "--router is for several instances, and 1xh2m2 is one"),
     ],
 )
-def test_what_a_system_does_not_take(name: str, chosen: dict[str, Any], said: str) -> None:
+def test_what_a_system_does_not_take(name: str, chosen: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match="replay-flag-unused") as error:
         prepare(ReplayRequest(trace="t", system=name, **chosen))
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -53,8 +53,8 @@ def test_what_a_system_does_not_take(name: str, chosen: dict[str, Any], said: st
     ],
 )
 def test_several_instances_have_a_router_and_a_queue(name: str, chosen: dict[str, Any]) -> None:
-    asked = ReplayRequest(trace="t", system=name, router="fit", queue="global", **chosen)
-    assert prepare(asked).request.router == "fit"
+    requested = ReplayRequest(trace="t", system=name, router="fit", queue="global", **chosen)
+    assert prepare(requested).request.router == "fit"
 
 
 @pytest.mark.parametrize(("name", "backend"), [("lamina", "live"), ("vllm", "live"), ("openai", None)])
@@ -65,8 +65,8 @@ def test_live_prompts_have_no_devices_of_a_catalogue(name: str, backend: Any) ->
 
 @pytest.mark.parametrize("name", MODULES)
 def test_what_a_system_does_anyway_may_be_chosen(name: str) -> None:
-    found = system(name)
-    assert prepare(ReplayRequest(trace="t", system=name, **found.ANYWAY)).request.system == name
+    result = system(name)
+    assert prepare(ReplayRequest(trace="t", system=name, **result.ANYWAY)).request.system == name
 
 
 @pytest.mark.parametrize(
@@ -84,8 +84,8 @@ def test_what_is_there_on_one_backend_or_not_at_all(name: str, backend: str, cod
 
 
 def test_what_systems_say_of_choices_is_of_choices_there_are() -> None:
-    for found in [*map(system, MODULES), *map(live_system, LIVE)]:
-        assert found.TAKES | set(found.ANYWAY) <= set(FIELDS)
+    for result in [*map(system, MODULES), *map(live_system, LIVE)]:
+        assert result.TAKES | set(result.ANYWAY) <= set(FIELDS)
     assert set(NAMES) == set(MODULES) | set(LIVE)
 
 

@@ -9,6 +9,7 @@ import http.server
 import os
 import socket
 import threading
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.says_length = True
         self.leads_to: str | None = None
         self.sent = 0
-        self.asked: list[str | None] = []
+        self.requested: list[str | None] = []
 
     @property
     def url(self) -> str:
@@ -50,8 +51,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
     server: Server
 
     def do_GET(self) -> None:
-        wanted = self.headers.get("Range")
-        self.server.asked.append(wanted)
+        expected = self.headers.get("Range")
+        self.server.requested.append(expected)
         if self.server.statuses:
             self.send_error(self.server.statuses.pop(0))
             return
@@ -61,8 +62,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.end_headers()
             return
         start = 0
-        if wanted and self.server.ranges and self.headers.get("If-Range") == self.server.etag:
-            start = int(wanted.removeprefix("bytes=").removesuffix("-"))
+        if expected and self.server.ranges and self.headers.get("If-Range") == self.server.etag:
+            start = int(expected.removeprefix("bytes=").removesuffix("-"))
         body = self.server.body[start:]
         self.send_response(206 if start else 200)
         if self.server.says_length:
@@ -123,14 +124,14 @@ def test_a_download_arrives_whole_with_progress(server: Server) -> None:
 def test_a_second_fetch_asks_nobody(server: Server) -> None:
     fetch(entry(server.url))
     fetch(entry(server.url))
-    assert server.asked == [None]
+    assert server.requested == [None]
 
 
 def test_a_cut_connection_is_resumed_where_it_stopped(server: Server) -> None:
     server.cut_after = [300_000, 200_000]
     path = fetch(entry(server.url))
     assert path.read_bytes() == BODY
-    assert server.asked == [None, "bytes=300000-", "bytes=500000-"]
+    assert server.requested == [None, "bytes=300000-", "bytes=500000-"]
     assert files(path) == ["body.csv"]
 
 
@@ -141,7 +142,7 @@ def test_a_download_given_up_is_resumed_by_the_next_command(server: Server) -> N
     assert not entry(server.url).downloaded_path.exists()
     path = fetch(entry(server.url))
     assert path.read_bytes() == BODY
-    assert server.asked[-1] == "bytes=300000-"
+    assert server.requested[-1] == "bytes=300000-"
 
 
 @pytest.mark.parametrize(
@@ -194,7 +195,7 @@ def test_a_silent_network_costs_one_timeout_an_attempt() -> None:
 
 
 @pytest.mark.parametrize(
-    ("served", "sha256", "asked", "code"),
+    ("served", "sha256", "requested", "code"),
     [
         ({"body": BODY[:-1] + b"!"}, SHA256, {}, "download-wrong-checksum"),
         ({"statuses": [404]}, SHA256, {}, "download-failed"),
@@ -205,15 +206,15 @@ def test_a_silent_network_costs_one_timeout_an_attempt() -> None:
     ],
 )
 def test_what_cannot_be_had_is_asked_for_once_and_leaves_nothing(
-    server: Server, served: dict[str, Any], sha256: str | None, asked: dict[str, Any], code: str
+    server: Server, served: dict[str, Any], sha256: str | None, requested: dict[str, Any], code: str
 ) -> None:
     for name, value in served.items():
         setattr(server, name, copy.copy(value))
-    wanted = entry(server.url, sha256)
+    expected = entry(server.url, sha256)
     with pytest.raises((UserError, CheckFailedError), match=code):
-        fetch(wanted, **asked)
-    assert len(server.asked) == 1
-    assert list(wanted.downloaded_path.parent.iterdir()) == []
+        fetch(expected, **requested)
+    assert len(server.requested) == 1
+    assert list(expected.downloaded_path.parent.iterdir()) == []
 
 
 def test_a_sum_or_a_length_is_enough(server: Server) -> None:
@@ -262,14 +263,14 @@ def test_what_is_no_address_is_one_sentence(base: str) -> None:
 @pytest.mark.parametrize("sha256", [SHA256, None])
 def test_two_fetches_at_once_make_one_download(server: Server, sha256: str | None) -> None:
     paths: list[Path] = []
-    wanted = entry(server.url, sha256)
-    threads = [threading.Thread(target=lambda: paths.append(fetch(wanted))) for _ in range(4)]
+    expected = entry(server.url, sha256)
+    threads = [threading.Thread(target=lambda: paths.append(fetch(expected))) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert [path.read_bytes() == BODY for path in paths] == [True] * 4
-    assert len(server.asked) == 1
+    assert len(server.requested) == 1
     assert files(paths[0])[0] == "body.csv"
 
 
@@ -278,13 +279,13 @@ def test_a_partial_file_that_goes_while_it_is_looked_at_is_no_error(
 ) -> None:
     path, stat, looks = tmp_path / "body.csv.part", Path.stat, []
 
-    def gone_at_the_second_look(self: Path, **options: bool) -> os.stat_result:
+    def missing_at_second_stat(self: Path, **options: bool) -> os.stat_result:
         looks.append(self)
         if len(looks) == 2:
             self.unlink()
         return stat(self, **options)
 
-    monkeypatch.setattr(Path, "stat", gone_at_the_second_look)
+    monkeypatch.setattr(Path, "stat", missing_at_second_stat)
     with module._locked(path) as part:
         part.write(b"1")
     assert part.closed
@@ -298,8 +299,14 @@ def test_a_redirect_leads_to_http_or_nowhere(server: Server, leads_to: str, code
     server.leads_to = leads_to
     with pytest.raises(DownloadError, match=code):
         fetch(entry(server.url))
-    assert len(server.asked) == 1
+    assert len(server.requested) == 1
     assert list(entry(server.url).downloaded_path.parent.iterdir()) == []
+
+
+def test_a_redirect_from_https_to_http_is_refused() -> None:
+    request = urllib.request.Request("https://host/body.csv")
+    with pytest.raises(DownloadError, match="download-bad-address"):
+        module._Redirects().redirect_request(request, None, 302, "", {}, "http://host/body.csv")
 
 
 def test_more_than_the_published_size_is_not_taken(server: Server) -> None:
@@ -321,4 +328,4 @@ def test_a_damaged_note_of_the_version_begins_the_download_anew(server: Server) 
     part = entry(server.url).downloaded_path.with_name("body.csv.part.validator")
     part.write_bytes(b"\0\xff\n")
     assert fetch(entry(server.url)).read_bytes() == BODY
-    assert server.asked[-1] is None
+    assert server.requested[-1] is None

@@ -42,8 +42,8 @@ FILES = {
 def test_the_committed_profile_is_what_fit_gives(name: str, real_traces: Path) -> None:
     fitted = fit(load_file(real_traces / FILES[name], name=name), name)
     # Sums and standard deviations may differ in the last printed digit between machines.
-    (words, numbers), (wanted, wanted_numbers) = map(words_and_numbers, (fitted, named_profile(name)))
-    assert words == wanted
+    (words, numbers), (expected, wanted_numbers) = map(words_and_numbers, (fitted, named_profile(name)))
+    assert words == expected
     assert numbers == pytest.approx(wanted_numbers, rel=1e-3, abs=1e-6)
 
 
@@ -124,9 +124,9 @@ def test_conversations_that_always_go_on_are_measured_as_that() -> None:
     ids: list[list[int]] = []
     following = 2
     for row, tokens in enumerate(prompt.tolist()):
-        kept = ids[row - 20][: int(prompt[row - 20]) // 512] if row >= 20 else [0, 1]
-        missing = -(-tokens // 512) - len(kept)
-        ids.append([*kept, *range(following, following + missing)])
+        saved = ids[row - 20][: int(prompt[row - 20]) // 512] if row >= 20 else [0, 1]
+        missing = -(-tokens // 512) - len(saved)
+        ids.append([*saved, *range(following, following + missing)])
         following += missing
     trace = trace_of(prompt, np.full(400, 10), np.arange(400.0), PrefixBlocks.from_lists(ids))
     profile = fit(trace, "made-up")
@@ -148,8 +148,8 @@ def test_root_blocks_are_those_that_nearly_all_share() -> None:
 def test_moment_matching_keeps_the_shape_and_hits_the_means() -> None:
     base = named_profile("azure-conv")
     matched = moment_match(base, name="x", requests=50, mean_prompt=9000, mean_output=3, note="why")
-    said = (matched.name, matched.method, matched.note, matched.errors)
-    assert said == ("x", "moment-matched", "why", None)
+    messages = (matched.name, matched.method, matched.note, matched.errors)
+    assert messages == ("x", "moment-matched", "why", None)
     assert matched.prompt.mean() == pytest.approx(9000, rel=1e-3)
     # Most outputs would be scaled below one token: they become one, and the mean is right all the same.
     assert min(matched.output.values) == 1
@@ -184,8 +184,8 @@ def test_poisson_noise_has_dispersion_one_and_a_trace_is_like_itself() -> None:
     noisy = np.sort(random.random(60_000)) * 36_000
     assert minute_dispersion(even, noisy) == pytest.approx(1, abs=0.2)
     trace = synthesise(named_profile("kimi-conv"), 500)
-    found = compare(trace, trace)
-    assert not any((found.ks_prompt, found.mean_error_output, found.minute_dispersion, found.ks_prefix))
+    result = compare(trace, trace)
+    assert not any((result.ks_prompt, result.mean_error_output, result.minute_dispersion, result.ks_prefix))
 
 
 @pytest.fixture(scope="module", params=FILES)
@@ -196,25 +196,25 @@ def real(request: pytest.FixtureRequest, real_traces: Path) -> Trace:
 @pytest.mark.parametrize("seed", [0, 1, 2, 17, 2**40])
 def test_close_to_the_real_trace(real: Trace, seed: int) -> None:
     synthetic = synthesise(named_profile(real.meta.name), len(real), seed)
-    found = compare(real, synthetic)
+    result = compare(real, synthetic)
     assert len(synthetic) == len(real)
-    assert found.ks_prompt <= 0.02
-    assert found.ks_output <= 0.02
-    assert abs(found.mean_error_prompt) <= 0.01
-    assert abs(found.mean_error_output) <= 0.01
-    assert abs(found.spearman_real - found.spearman_synthetic) <= 0.03
+    assert result.ks_prompt <= 0.02
+    assert result.ks_output <= 0.02
+    assert abs(result.mean_error_prompt) <= 0.01
+    assert abs(result.mean_error_output) <= 0.01
+    assert abs(result.spearman_real - result.spearman_synthetic) <= 0.03
     if real.meta.has_arrivals:
         # About 59 minutes: the mean of that many squared Poisson deviations stays below this.
-        assert found.minute_dispersion is not None
-        assert found.minute_dispersion <= 1 + 4 * (2 / 59) ** 0.5
-        assert found.gap_cv_real is not None
-        assert found.gap_cv_synthetic == pytest.approx(found.gap_cv_real, rel=0.2)
+        assert result.minute_dispersion is not None
+        assert result.minute_dispersion <= 1 + 4 * (2 / 59) ** 0.5
+        assert result.gap_cv_real is not None
+        assert result.gap_cv_synthetic == pytest.approx(result.gap_cv_real, rel=0.2)
         assert synthetic.duration_s == pytest.approx(real.duration_s, rel=0.01)
     if real.prefix_blocks is not None:
-        assert found.prefix_share_synthetic == pytest.approx(found.prefix_share_real, abs=0.02)
-        assert found.ks_prefix is not None
-        assert found.ks_prefix <= 0.03
-        assert found.distinct_blocks_synthetic == pytest.approx(found.distinct_blocks_real, rel=0.03)
+        assert result.prefix_share_synthetic == pytest.approx(result.prefix_share_real, abs=0.02)
+        assert result.ks_prefix is not None
+        assert result.ks_prefix <= 0.03
+        assert result.distinct_blocks_synthetic == pytest.approx(result.distinct_blocks_real, rel=0.03)
 
 
 def digest(trace: Trace) -> str:

@@ -63,22 +63,22 @@ def test_a_download_comes_before_the_shared_folder(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_download_is_tried_unless_offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
+    requests: list[str] = []
 
     def no_network(entry: catalogue.Entry, **_: object) -> Path:
-        asked.append(entry.name)
+        requests.append(entry.name)
         raise DownloadError("trace-download-failed", "no network")
 
     monkeypatch.setattr(fetch, "fetch", no_network)
     notices: list[str] = []
     trace = resolve("azure-code", notice=notices.append)
-    assert asked == ["azure-code"]
+    assert requests == ["azure-code"]
     assert trace.meta.source == "profile"
     assert len(notices) == 1
     assert notices[0].startswith("azure-code is not here (no network): ")
     assert "fitted profile" in notices[0]
     resolve("azure-code", offline=True)
-    assert asked == ["azure-code"]
+    assert requests == ["azure-code"]
 
 
 def test_a_successful_download_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,10 +139,10 @@ def test_what_is_no_trace(text: str, code: str) -> None:
     [DownloadError("trace-download-failed", "no network"), CheckFailedError("trace-checksum", "sums differ")],
 )
 def test_a_failed_download_leaves_the_profile(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[dict[str, object]] = []
+    requests: list[dict[str, object]] = []
 
     def fail(_: catalogue.Entry, **terms: object) -> Path:
-        asked.append(terms)
+        requests.append(terms)
         raise error
 
     monkeypatch.setattr(fetch, "fetch", fail)
@@ -150,7 +150,7 @@ def test_a_failed_download_leaves_the_profile(error: Exception, monkeypatch: pyt
     # Of kimi-ta the size is not known, but the sum is.
     assert resolve("kimi-ta", notice=notices.append).meta.source == "profile"
     assert notices[0].startswith(f"kimi-ta is not here ({error}): ")
-    (terms,) = asked
+    (terms,) = requests
     assert (terms["attempts"], terms["timeout_s"]) == (1, AUTOMATIC_TIMEOUT_S)
     assert terms["most_bytes"] == AUTOMATIC_BYTES
 

@@ -90,14 +90,14 @@ def test_prefix_share_by_hand() -> None:
 @given(st.lists(st.lists(st.integers(0, 6), max_size=5), min_size=1, max_size=12))
 def test_reuse_equals_the_obvious_loop(blocks: list[list[int]]) -> None:
     prompts = [max(1, 512 * len(row) - 100) for row in blocks]
-    seen: set[int] = set()
+    observed: set[int] = set()
     expected = []
     for row, prompt in zip(blocks, prompts, strict=True):
         leading = 0
-        while leading < len(row) and row[leading] in seen:
+        while leading < len(row) and row[leading] in observed:
             leading += 1
         expected.append(min(leading * 512, prompt))
-        seen.update(row)
+        observed.update(row)
     reused = reused_tokens(a_trace(blocks, prompts))
     assert reused is not None
     assert reused.tolist() == expected

@@ -72,7 +72,7 @@ def test_the_result_has_ordinary_permissions(tmp_path: Path) -> None:
 
 
 def test_the_mask_of_new_files_is_left_alone_by_threads(tmp_path: Path) -> None:
-    wanted, masked = 0o640, os.umask(0o027)
+    expected, masked = 0o640, os.umask(0o027)
     try:
 
         def write(part: int) -> None:
@@ -89,7 +89,7 @@ def test_the_mask_of_new_files_is_left_alone_by_threads(tmp_path: Path) -> None:
             other.touch()
         for thread in writers:
             thread.join()
-        assert not [path.name for path in tmp_path.iterdir() if path.stat().st_mode & 0o777 != wanted]
+        assert not [path.name for path in tmp_path.iterdir() if path.stat().st_mode & 0o777 != expected]
     finally:
         os.umask(masked)
 

@@ -41,20 +41,20 @@ def test_keys_are_not_passed_on_and_what_is_needed_is(tmp_path: Path) -> None:
         of_the_engine(),
         variables(environment, [0], 1, tmp_path),
     ]
-    for found in passed:
-        assert "s3cret-of-the-user" not in json.dumps(found)
-        assert found["LAMINABENCH_HOME"] == "/somewhere"
-        assert found["PATH"]
-    assert ["PIP_FIND_LINKS" in found for found in passed] == [False, True, False, False]
+    for result in passed:
+        assert "s3cret-of-the-user" not in json.dumps(result)
+        assert result["LAMINABENCH_HOME"] == "/somewhere"
+        assert result["PATH"]
+    assert ["PIP_FIND_LINKS" in result for result in passed] == [False, True, False, False]
 
 
 def test_the_fork_server_has_none_of_them() -> None:
     with Machine() as machine:
         # Linux tells no variables before the new program's stack is made, so one that has answered is asked.
         assert machine.ends([]) == {}
-        seen = Path(f"/proc/{machine._running().pid}/environ").read_bytes()
-    assert b"PATH=" in seen
-    assert b"s3cret-of-the-user" not in seen
+        observed = Path(f"/proc/{machine._running().pid}/environ").read_bytes()
+    assert b"PATH=" in observed
+    assert b"s3cret-of-the-user" not in observed
 
 
 def test_every_program_is_started_with_a_list() -> None:

@@ -42,8 +42,8 @@ for _ in spread(os.killpg, [signal.SIGINT, *[0] * 5], 0, jobs=6):
 
 @pytest.mark.parametrize("jobs", [1, 2, None])
 def test_each_item_once(jobs: int | None) -> None:
-    found = dict(spread(operator.mul, [3, 4, 5], 10, jobs=jobs))
-    assert found == {0: 30, 1: 40, 2: 50}
+    result = dict(spread(operator.mul, [3, 4, 5], 10, jobs=jobs))
+    assert result == {0: 30, 1: 40, 2: 50}
     assert list(spread(operator.mul, [], 10, jobs=jobs)) == []
 
 
@@ -102,7 +102,7 @@ def test_nothing_is_left(how: signal.Signals) -> None:
 
 
 def test_interrupted_while_workers_begin() -> None:
-    found = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", INTERRUPTED],
         capture_output=True,
         text=True,
@@ -110,13 +110,13 @@ def test_interrupted_while_workers_begin() -> None:
         timeout=60,
         check=False,
     )
-    assert found.returncode in (-signal.SIGINT, 130)
-    assert found.stderr.count("Traceback") == 1  # the parent's
+    assert result.returncode in (-signal.SIGINT, 130)
+    assert result.stderr.count("Traceback") == 1  # the parent's
 
 
 def test_workers_that_stand_still_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("laminabench.util.parallel.LOOK_S", 0.05)
     monkeypatch.setattr("laminabench.util.parallel.SILENT_S", 1.0)
-    with pytest.raises(UserError) as told:
+    with pytest.raises(UserError) as error:
         list(spread(operator.call, [signal.SIGSTOP] * 2, signal.raise_signal, jobs=2))
-    assert told.value.code == "process-worker-hangs"
+    assert error.value.code == "process-worker-hangs"

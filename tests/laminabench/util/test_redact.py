@@ -54,10 +54,10 @@ def test_a_secret_is_not_kept() -> None:
     ],
 )
 def test_a_command_line_is_without_secrets_and_the_same_otherwise(words: list[str]) -> None:
-    kept = command_line(words)
-    assert S not in kept
+    saved = command_line(words)
+    assert S not in saved
     assert len(redacted(words)) == len(words)
-    assert shlex.split(kept)[0] == words[0]
+    assert shlex.split(saved)[0] == words[0]
     assert S not in hidden(f"laminabench: error: cannot understand {words[-1]} ({S})", words)
     plain = ["replay", "--trace", "header: x", "--url", "http://host:8000/v1", "--live", "--system 'a b'"]
     assert redacted(plain) == plain

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,28 @@ def test_a_cell_of_compare_is_the_replay() -> None:
         assert cells[0]["tbt_ms"][name] == alone["tbt_ms"]["p50"]
 
 
+QUESTION = ("--devices", "h100,h20", "--most-devices", "8", "--systems", "vllm,lamina")
+
+
+@pytest.mark.parametrize("more", [(), ("--slo-ttft-ms", "4000")], ids=["decoding", "prompts"])
+def test_what_compare_chooses_is_the_winner_of_plan_and_the_replay(more: tuple[str, ...]) -> None:
+    limit = ("--slo-tbt-ms", "120", *more)
+    compared = run("compare", *TRACE, "--model", "llama3-70b", *QUESTION, *limit, "--jobs", "1")
+    loads = compared["chosen"]["loads"]
+    assert [load["mode"] for load in loads] == (["open"] if more else ["open", "saturate"])
+    for load, cell in zip(loads, compared["cells"], strict=True):
+        mode = ("--slo-tbt-p99-ms", "120", "--mode", load["mode"], *more, "--no-out")
+        winner = run("plan", *TRACE, "--model", "llama3-70b", *QUESTION, *mode)["answers"][0]["winner"]
+        assert load["winner"] == winner["system"]
+        for name, chosen in load["systems"].items():
+            assert name != winner["system"] or chosen["candidate"] == winner["candidate"]
+            alone = run(*shlex.split(chosen["replay"])[1:], "--no-out")
+            assert cell["deployment"][name] == alone["deployment"]
+            assert cell["throughput_tokens_per_s"][name] == alone["throughput_tokens_per_s"]
+            assert cell["tbt_ms"][name] == alone["tbt_ms"]["p50"]
+            assert chosen["tbt_p99_ms"] == alone["tbt_ms"]["p99"]
+
+
 @pytest.mark.parametrize("system", ["vllm", "lamina"])
 def test_the_winner_of_plan_is_the_replay(system: str) -> None:
     question = ("--slo-tbt-p99-ms", "120", "--devices", "h100,h20", "--most-devices", "8")
@@ -52,3 +75,17 @@ def test_a_point_of_sweep_is_the_replay(tmp_path: Path) -> None:
     for point in points:
         alone = run("replay", *TRACE, "--model", "llama3-70b", "--system", point["system"], "--no-out")
         assert point["throughput_tokens_per_s"] == alone["throughput_tokens_per_s"]
+
+
+@pytest.mark.parametrize("deployment", ["4xh100", "4xa100-80g", "16xl40s"])
+@pytest.mark.parametrize("prefill", [(), ("colocated",), ("colocated", "--max-batched-tokens", "512")])
+def test_every_command_has_vllm_s_limits(deployment: str, prefill: tuple[str, ...]) -> None:
+    costs = () if deployment == "4xh100" else ("--costs", "vllm-0.24")
+    prompts = ("--prefill", *prefill) if prefill else ()
+    pair = ("--systems", "vllm,lamina", "--deployment", f"vllm={deployment}")
+    found = run("compare", *TRACE, "--model", "llama3-70b", *pair, *prompts)["cells"][0]
+    alone = replay("vllm", deployment, *prompts, *costs)
+    assert alone["facts"]["max_num_seqs"] == found["max_num_seqs"]["vllm"]
+    assert alone["throughput_tokens_per_s"] == found["throughput_tokens_per_s"]["vllm"]
+    most = 1024 if deployment == "4xh100" else 256
+    assert alone["facts"]["max_num_seqs"] == (min(most, 512) if "512" in prefill else most)

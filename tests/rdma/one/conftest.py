@@ -98,13 +98,13 @@ class Peer:
 
     def write(self, offset: int, size: int) -> None:
         """Copy from our memory to the same place in the other's, and wait until it is there."""
-        assert self.asked_to_write(offset, offset, size) == self._enums.IBV_WC_SUCCESS
+        assert self.try_write(offset, offset, size) == self._enums.IBV_WC_SUCCESS
 
     def is_refused(self, offset: int, size: int) -> bool:
         """Whether the other's NIC refuses a write there."""
-        return bool(self.asked_to_write(0, offset, size) == self._enums.IBV_WC_REM_ACCESS_ERR)
+        return bool(self.try_write(0, offset, size) == self._enums.IBV_WC_REM_ACCESS_ERR)
 
-    def asked_to_write(self, here: int, there: int, size: int) -> int:
+    def try_write(self, here: int, there: int, size: int) -> int:
         """What has become of it."""
         from pyverbs.wr import SGE, SendWR
 
@@ -118,9 +118,9 @@ class Peer:
         request.set_wr_rdma(self._other["rkey"], self._other["memory"] + there)
         self._pair.post_send(request)
         end = time.monotonic() + LIMIT_S
-        while not (found := self._completions.poll(1))[0]:
+        while not (result := self._completions.poll(1))[0]:
             assert time.monotonic() < end, "the write does not end"
-        return int(found[1][0].status)
+        return int(result[1][0].status)
 
     def fail(self) -> None:
         """Our queue pair does nothing more, and answers nobody."""
@@ -140,11 +140,11 @@ class Peer:
         self.memory.write(self.LINE.pack(seqno, closed, 1), self.LINE.size, offset)
         self.write(offset, self.LINE.size)
 
-    def until(self, offset: int, wanted: Callable[[tuple[int, int, int]], bool]) -> tuple[int, int, int]:
+    def until(self, offset: int, expected: Callable[[tuple[int, int, int]], bool]) -> tuple[int, int, int]:
         end = time.monotonic() + LIMIT_S
-        while not wanted(found := self.line(offset)):
-            assert time.monotonic() < end, f"the line is still {found}"
-        return found
+        while not expected(result := self.line(offset)):
+            assert time.monotonic() < end, f"the line is still {result}"
+        return result
 
     def close(self) -> None:
         """All of it: pyverbs' objects do not take it well to be collected in any order."""

@@ -28,8 +28,8 @@ def test_perftest_writes_to_its_own_machine(
     command = [program, "-d", device, "-p", str(PORT), "-n", "100", "-s", "4096"]
     for _ in range(TRIES):
         server = serve(PORT, *command)
-        asked = [*command, near]
-        client = subprocess.run(asked, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        requests = [*command, near]
+        client = subprocess.run(requests, capture_output=True, text=True, timeout=LIMIT_S, check=False)
         # It takes the processor's clock by sampling it, which another busy program can make impossible here.
         if "Correlation coefficient" not in client.stderr:
             break

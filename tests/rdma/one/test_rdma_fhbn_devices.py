@@ -22,16 +22,16 @@ def devices(*options: str, before: Sequence[str] = ()) -> str:
 
 
 @pytest.fixture(scope="module")
-def found() -> dict[str, Any]:
+def listing() -> dict[str, Any]:
     answer = json.loads(devices("--json"))
     assert isinstance(answer, dict)
     return answer
 
 
-def test_the_device_and_its_port(found: dict[str, Any], device: str, near: str) -> None:
-    (told,) = found["devices"]
-    assert (told["name"], told["provider"], told["transport"]) == (device, "rxe", "InfiniBand")
-    (port,) = told["ports"]
+def test_the_device_and_its_port(listing: dict[str, Any], device: str, near: str) -> None:
+    (entry,) = listing["devices"]
+    assert (entry["name"], entry["provider"], entry["transport"]) == (device, "rxe", "InfiniBand")
+    (port,) = entry["ports"]
     assert (port["number"], port["state"], port["link_layer"]) == (1, "active", "Ethernet")
     assert port["mtu"] in (256, 512, 1024, 2048, 4096)
     last_words = "".join(f"{int(part):02x}" for part in near.split("."))
@@ -40,16 +40,16 @@ def test_the_device_and_its_port(found: dict[str, Any], device: str, near: str) 
     assert by_address[0]["interface"]
 
 
-def test_verbs_can_be_used_and_mlx5_cannot(found: dict[str, Any]) -> None:
-    engines = {row["engine"]: row for row in found["engines"]}
+def test_verbs_can_be_used_and_mlx5_cannot(listing: dict[str, Any]) -> None:
+    engines = {row["engine"]: row for row in listing["engines"]}
     assert engines["verbs"]["because"] == []
     assert engines["mlx5"]["because"] == ["no usable device is a ConnectX (provider mlx5): rxe only"]
 
 
 def test_too_little_memory_that_may_be_locked_is_told() -> None:
     no_right = ["setpriv", "--bounding-set", "-ipc_lock", "--inh-caps", "-ipc_lock"]
-    found = json.loads(devices("--json", before=[*no_right, "prlimit", "--memlock=32768"]))
-    (why,) = next(row["because"] for row in found["engines"] if row["engine"] == "verbs")
+    listing = json.loads(devices("--json", before=[*no_right, "prlimit", "--memlock=32768"]))
+    (why,) = next(row["because"] for row in listing["engines"] if row["engine"] == "verbs")
     assert why.startswith("this process may register 32,768 bytes of memory")
     assert "too little for any channel: raise the limit" in why
 
@@ -67,7 +67,7 @@ def closed() -> Iterator[Path]:
 def test_a_device_of_others_is_told(device: str, closed: Path) -> None:
     nobody = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
     first, second, *_ = devices(before=nobody).splitlines()
-    assert first == f"RDMA devices of which no more can be told: {device}"
+    assert first == f"RDMA devices without further information: {device}"
     assert second.startswith(f"- device {device} cannot be opened: {closed} is not there for this process to")
     assert devices().startswith("device ")  # root may
 

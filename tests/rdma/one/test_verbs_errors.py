@@ -18,19 +18,19 @@ OurSender = Callable[..., fhbn.Sender]
 Call = Callable[[], object]
 # A waiting end asks its NIC once a second, and that gives up after two more. Half of what an end waits:
 # the machine is emulated, and may be slow.
-TOLD_S = 30.0
+LIMIT_S = 30.0
 
 NO_ANSWER = r"the NIC of pyverbs \(channel data\) has not answered, and sending again has not helped"
 HAS_FAILED = r"the queue pair to pyverbs \(channel data\) has failed"
 REFUSES = r"the NIC of pyverbs \(channel data\) refuses a write"
 
 
-def expect_told(call: Call, sentence: str) -> None:
+def expect_error(call: Call, sentence: str) -> None:
     """The same error each time, the first one in time."""
     begun = time.monotonic()
     with pytest.raises(fhbn.NicError, match=sentence) as first:
         call()
-    assert time.monotonic() - begun < TOLD_S
+    assert time.monotonic() - begun < LIMIT_S
     with pytest.raises(fhbn.NicError) as again:
         call()
     assert str(again.value) == str(first.value)
@@ -75,7 +75,7 @@ def test_a_receiver_hears_of_a_queue_pair_that_fails(
     peer = new_peer()
     receiver, _ = our_receiver(peer)
     fail(peer)
-    expect_told(receiver.recv, sentence)
+    expect_error(receiver.recv, sentence)
     again = new_peer()
     expect_receives(*our_receiver(again), again)
 
@@ -99,6 +99,6 @@ def test_a_sender_hears_of_a_queue_pair_that_fails(
         sender.send(b"x")
     peer.until(peer.PUBLISHED, lambda line: line[0] == sent)
     fail(peer)
-    expect_told(lambda: fill(sender), sentence)
+    expect_error(lambda: fill(sender), sentence)
     again = new_peer()
     expect_sends(our_sender(again), again)

@@ -39,9 +39,9 @@ class Handler(socketserver.StreamRequestHandler):
             self._tell(line=line.rstrip("\n"))
         self._tell(status=process.wait())
 
-    def _tell(self, **said: object) -> None:
+    def _tell(self, **message: object) -> None:
         with suppress(OSError):
-            self.wfile.write(json.dumps(said).encode() + b"\n")
+            self.wfile.write(json.dumps(message).encode() + b"\n")
 
     def _obey(self, process: subprocess.Popen[str]) -> None:
         assert process.stdin is not None

@@ -33,9 +33,9 @@ class Far:
 
     def line(self) -> str:
         """What it says next, on stdout or stderr."""
-        said = next(self.lines(), None)
-        assert said is not None, f"it has ended with status {self._status}"
-        return said
+        message = next(self.lines(), None)
+        assert message is not None, f"it has ended with status {self._status}"
+        return message
 
     def wait(self) -> tuple[int, list[str]]:
         """Its exit status (minus the signal that ended it), and what it had still to say."""
@@ -46,11 +46,11 @@ class Far:
     def lines(self) -> Iterator[str]:
         """What it says until it ends."""
         while self._status is None:
-            said = self._next()
-            if "line" in said:
-                yield said["line"]
+            message = self._next()
+            if "line" in message:
+                yield message["line"]
             else:
-                self._status = int(said["status"])
+                self._status = int(message["status"])
 
     def say(self, text: str) -> None:
         """A line for its stdin."""
@@ -71,11 +71,11 @@ class Far:
     def _next(self) -> dict[str, Any]:
         line = self._lines.readline()
         assert line, "the far machine is gone"
-        said: dict[str, Any] = json.loads(line)
-        return said
+        message: dict[str, Any] = json.loads(line)
+        return message
 
-    def _tell(self, **said: object) -> None:
-        self._connection.sendall(json.dumps(said).encode() + b"\n")
+    def _tell(self, **message: object) -> None:
+        self._connection.sendall(json.dumps(message).encode() + b"\n")
 
 
 class Cable:

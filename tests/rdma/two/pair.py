@@ -64,13 +64,13 @@ def main() -> None:
     parser.add_argument("network", choices=("verbs", "mlx5"))
     parser.add_argument("address", help="of this machine, or where the other one listens")
     parser.add_argument("--rounds", type=int, default=1000, help="of each size (1000)")
-    asked = parser.parse_args()
+    requested = parser.parse_args()
     secret = bytes.fromhex(sys.stdin.readline())
     try:
-        if asked.address.count(":") == 1 or "]:" in asked.address:  # others with colons are of IPv6
-            measure(secret, asked.network, asked.address, asked.rounds)
+        if requested.address.count(":") == 1 or "]:" in requested.address:  # others with colons are of IPv6
+            measure(secret, requested.network, requested.address, requested.rounds)
         else:
-            echo(secret, asked.network, asked.address)
+            echo(secret, requested.network, requested.address)
     except fhbn.ChannelError as error:
         raise SystemExit(f"pair: {error}") from None
 

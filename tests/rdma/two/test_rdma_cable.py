@@ -15,7 +15,7 @@ Server = Callable[..., subprocess.Popen[str]]
 PORT = 18515  # of a machine that runs nothing else
 RPING_PORT = 7174
 LIMIT_S = 60
-TRIES, HEARD_S = 10, 100.0  # of writers, for each start of a server; of all of them
+TRIES, WAIT_S = 10, 100.0  # of writers, for each start of a server; of all of them
 FEW = ("ib_write_lat", "-d", "rxe0", "-p", str(PORT), "-n", "100")
 # With a row for each second, at once: on a pipe it would keep them. The count of retries, which the program
 # takes with rdma_cm only, is 7 otherwise, and soft-RoCE takes that for "without end".
@@ -30,9 +30,9 @@ def test_rping_reaches_the_far_machine(near: str, run_there: Callable[..., Any])
     # It listens where no /proc/net/tcp shows it; the far one tries until it is heard.
     with subprocess.Popen(["rping", "-s", "-a", near, "-p", str(RPING_PORT), "-C", "5"]) as server:
         tries = f"until rping -c -a {near} -p {RPING_PORT} -C 5 -v; do sleep 0.2; done"
-        status, said = run_there("timeout", str(LIMIT_S), "sh", "-c", tries).wait()
-        assert status == 0, said
-        assert sum("ping data: rdma-ping" in line for line in said) == 5, said
+        status, message = run_there("timeout", str(LIMIT_S), "sh", "-c", tries).wait()
+        assert status == 0, message
+        assert sum("ping data: rdma-ping" in line for line in message) == 5, message
         assert server.wait(LIMIT_S) == 0
 
 
@@ -45,9 +45,9 @@ def test_a_cut_in_mid_stream_is_an_error_and_a_joined_cable_works(
     side: str, stream: Any, cable: Any, write_here: Callable[[], None]
 ) -> None:
     cable.cut(side)
-    status, said = stream.wait()
-    assert status > 0, said
-    assert any(RETRIES_EXCEEDED in line for line in said), said
+    status, message = stream.wait()
+    assert status > 0, message
+    assert any(RETRIES_EXCEEDED in line for line in message), message
     cable.join()
     write_here()
 
@@ -64,7 +64,7 @@ def tries(near: str, run_there: Callable[..., Any], servers: ExitStack) -> Itera
 
     A server takes one writer. One that came too early may have ended it, or left it waiting for more.
     """
-    until = time.monotonic() + HEARD_S
+    until = time.monotonic() + WAIT_S
     while time.monotonic() < until:
         server = servers.enter_context(subprocess.Popen(STREAM, stdout=subprocess.DEVNULL))
         servers.callback(server.kill)
@@ -73,7 +73,7 @@ def tries(near: str, run_there: Callable[..., Any], servers: ExitStack) -> Itera
                 yield run_there(*STREAM, near)
         server.kill()
         server.wait()
-    raise AssertionError(f"no writer was heard in {HEARD_S:.0f} s")
+    raise AssertionError(f"no writer was heard in {WAIT_S:.0f} s")
 
 
 def writes(writer: Any) -> bool:
@@ -87,9 +87,9 @@ def write_here(near: str, serve: Server, run_there: Callable[..., Any]) -> Calla
 
     def write() -> None:
         server = serve(PORT, *FEW)
-        status, said = run_there(*FEW, near).wait()
-        assert status == 0, said
+        status, message = run_there(*FEW, near).wait()
+        assert status == 0, message
         assert server.wait(LIMIT_S) == 0
-        assert said[-2].split()[:2] == ["2", "100"], said
+        assert message[-2].split()[:2] == ["2", "100"], message
 
     return write

@@ -27,9 +27,9 @@ def test_a_pair_of_machines_measures_itself(near: str, run_there: Callable[..., 
         address = here.stdout.readline().strip()
         there = run_there("python3", str(PAIR), "verbs", address, "--rounds", "3")
         there.say(secret)
-        status, said = there.wait()
-        assert status == 0, said
-        assert [line.partition(":")[0] for line in said] == [
+        status, message = there.wait()
+        assert status == 0, message
+        assert [line.partition(":")[0] for line in message] == [
             f"{size} bytes there and back" for size in ("64", "4,096", "65,536", "1,048,576")
         ]
         assert here.wait(LIMIT_S) == 0

@@ -28,10 +28,10 @@ RunThere = Callable[..., Any]
 
 
 def take(receiver: fhbn.Receiver) -> None:
-    wanted = receiver.next_seqno
+    expected = receiver.next_seqno
     with receiver.recv() as message:
-        assert message.seqno == wanted
-        assert [bytes(part) for part in message] == OTHER_END["parts_of"](wanted)
+        assert message.seqno == expected
+        assert [bytes(part) for part in message] == OTHER_END["parts_of"](expected)
 
 
 def send_next(sender: fhbn.Sender) -> None:
@@ -43,7 +43,7 @@ def for_ever(call: Callable[..., None], *arguments: object) -> None:
         call(*arguments)
 
 
-def expect_told(call: Callable[..., None], *arguments: object) -> None:
+def expect_error(call: Callable[..., None], *arguments: object) -> None:
     """By the NIC, and in time."""
     begun = time.monotonic()
     with pytest.raises(fhbn.NicError, match=r"has not answered, and sending again has not helped"):
@@ -58,10 +58,10 @@ def start(run_there: RunThere, listener: fhbn.Listener, secret: bytes, *role: st
     return child
 
 
-def receiver_of(listener: fhbn.Listener, wanted: int) -> fhbn.Receiver:
+def receiver_of(listener: fhbn.Listener, expected: int) -> fhbn.Receiver:
     with listener.accept(120) as link:
         return link.receiver(
-            "data", message_bytes=MESSAGE_BYTES, network="verbs", first_seqno=wanted, timeout_s=TIMEOUT_S
+            "data", message_bytes=MESSAGE_BYTES, network="verbs", first_seqno=expected, timeout_s=TIMEOUT_S
         )
 
 
@@ -69,19 +69,19 @@ def test_a_receiver_hears_of_the_cut_and_what_was_sent_arrives(
     near: str, run_there: RunThere, cable: Any
 ) -> None:
     """It gives back what it takes, and is not answered."""
-    secret, draws, wanted = fhbn.new_secret(), random.Random(3), 0
+    secret, draws, expected = fhbn.new_secret(), random.Random(3), 0
     with fhbn.Listener("here", secret, host=near) as listener:
         for cut in (True, False):
             child = start(run_there, listener, secret, "producer")
-            receiver = receiver_of(listener, wanted)
+            receiver = receiver_of(listener, expected)
             for _ in range(20 + draws.randrange(50)):
                 take(receiver)
             if cut:
                 cable.cut()
-                expect_told(take, receiver)
+                expect_error(take, receiver)
                 cable.join()
-            assert receiver.next_seqno > wanted
-            wanted = receiver.next_seqno
+            assert receiver.next_seqno > expected
+            expected = receiver.next_seqno
             child.close()
 
 
@@ -98,7 +98,7 @@ def test_a_receiver_that_only_waits_hears_of_the_cut(near: str, run_there: RunTh
         with pytest.raises(fhbn.ChannelTimeoutError):
             receiver.recv(3)
         cable.cut()
-        expect_told(receiver.recv)
+        expect_error(receiver.recv)
         cable.join()
 
 
@@ -112,7 +112,7 @@ def test_a_sender_hears_of_the_cut(near: str, run_there: RunThere, cable: Any) -
         for _ in range(20):
             send_next(sender)
         cable.cut()
-        expect_told(send_next, sender)
+        expect_error(send_next, sender)
         cable.join()
         child.close()
         before = sender.consumed

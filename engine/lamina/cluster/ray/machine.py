@@ -258,7 +258,7 @@ def require_memory(facts: ModelFacts, configs: Sequence[WorkerConfig], spots: Se
             continue
         if config.kind == "model":  # all sequences, each at one place or a part at every stage
             needs[spot.kernel] += facts.state_bytes * config.most_rows / config.layout.places
-        if not spot.loaded:  # as they are loaded, and as slices have them: packed, or a rank's share
+        if not spot.loaded:  # as they are loaded, and as in slices: packed, or a rank's share
             needs[spot.kernel] += facts.weight_bytes * (1 + 1 / config.partition.ranks)
     for spot in spots:
         if needs[spot.kernel] > spot.free_bytes:

@@ -7,11 +7,8 @@ from operator import getitem
 from types import ModuleType
 from typing import Any
 
-import torch
-
 from lamina.convert.program import Collective, Instruction, Name, Piece, Program, Spec, States
 
-_aten = torch.ops.aten
 # Operators with side effects.
 _DOES = (States.write, Collective.all_reduce, Collective.all_gather)
 

@@ -18,6 +18,7 @@ from laminabench.systems.live.lamina.faults import parse, plan
 from laminabench.systems.live.lamina.prepared import PreparedEngine
 from laminabench.systems.live.lamina.records import OwnTimes, Recorded
 from laminabench.systems.live.lamina.setup import LiveSetup
+from laminabench.systems.modelled.includes import includes_of
 from laminabench.systems.modelled.lamina import SYSTEM as MODELLED
 from laminabench.systems.modelled.prepared import PreparedModel
 from laminabench.systems.modelled.prepared import prepare as prepare_modelled
@@ -61,7 +62,7 @@ class PreparedEmulated(PreparedEngine):
             facts={**own, **self.built.facts, "channels": own["network"], "host_async": None},
             coefficients=[row for row in self.built.coefficients if row["term"] not in UNUSED],
             costs_set=costs.name,
-            costs_held=costs.held_against,
+            includes=includes_of([(self.request.system, self.twin.setup)]),
         )
 
     def kv_tokens(self, setup: LiveSetup, trace: Trace) -> int:

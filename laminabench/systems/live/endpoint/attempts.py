@@ -17,7 +17,7 @@ from laminabench.systems.live.endpoint.wire import CLOSED, Connection, NoConnect
 
 # Before the second attempt, doubled before each one after it, where the server does not say when.
 PAUSE_S, LONGEST_PAUSE_S = 0.1, 30.0
-TOO_MANY, UNAVAILABLE = 429, 503
+TOO_MANY = 429
 _BROKEN = (CLOSED, "connection reset")
 # Consecutive failed connections after which the server is considered unreachable.
 LOST_AFTER = 16

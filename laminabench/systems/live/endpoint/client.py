@@ -51,17 +51,15 @@ class Part:
 class Bodies:
     """The requests of these rows, to be taken in this order, made ahead up to so many bytes."""
 
-    def __init__(
-        self, rows: Sequence[int], make: Callable[[int], bytes], most_bytes: int = MOST_BYTES
-    ) -> None:
-        self._rows, self._make, self._most = rows, make, most_bytes
+    def __init__(self, rows: Sequence[int], make: Callable[[int], bytes]) -> None:
+        self._rows, self._make = rows, make
         self._ready: deque[bytes] = deque()
         self._next = 0  # place in rows of the first that is not made
         self._bytes = 0
 
     def make_one(self) -> bool:
         """Make one prompt ahead; return whether there was one to make, and room for it."""
-        if self._next == len(self._rows) or self._bytes >= self._most:
+        if self._next == len(self._rows) or self._bytes >= MOST_BYTES:
             return False
         body = self._make(self._rows[self._next])
         self._next += 1

@@ -9,7 +9,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection as Pipe
 from multiprocessing.connection import wait
@@ -36,7 +36,10 @@ class ClientResult(NamedTuple):
     """The result of one client process."""
 
     noted: Noted
-    facts: dict[str, Any]
+    connections_opened: int
+    counted_by: Mapping[str, int]
+    first_errors: Mapping[str, str]
+    busy: float  # its part of the time on a processor
     why: str  # it ended early
     at_s: float
 
@@ -78,13 +81,15 @@ async def _run(client: Client, began_s: float, report: Callable[[Progress], None
     ended_s = time.monotonic()
     busy = (time.process_time() - busy_s) / (ended_s - before_s)
     attempts = client.attempts
-    facts = {
-        "connections_opened": attempts.pool.opened,
-        "counted_by": attempts.counted_by,
-        "first_errors": attempts.first_errors,
-        "busy": busy,
-    }
-    return ClientResult(attempts.records.noted(began_s), facts, client.why, ended_s - began_s)
+    return ClientResult(
+        attempts.records.noted(began_s),
+        attempts.pool.opened,
+        attempts.counted_by,
+        attempts.first_errors,
+        busy,
+        client.why,
+        ended_s - began_s,
+    )
 
 
 def run_in_processes(
@@ -247,6 +252,6 @@ def until_terminated(work: Coroutine[Any, Any, Result]) -> Result:
             return runner.run(listening())
     except asyncio.CancelledError:
         if terminated.is_set():
-            # Whoever decides what follows from it hears it now.
+            # The retry policy decides now.
             signal.raise_signal(signal.SIGTERM)
         raise

@@ -17,9 +17,9 @@ from laminabench.systems.live.prompts import drawn
 from laminabench.traces.table import Trace
 from laminabench.util.errors import UserError
 
-# Keep these draws apart from each other, and from all others that come of the same seed.
+# Separates these draws from each other and from all others of the same seed.
 _ROW, _BLOCK, _WARM_UP = 0x656E6470, 0x626C6F63, 0x7761726D
-# Enough words for prompts that share nothing, few enough to be found in a moment.
+# Enough words for prompts that share nothing, few enough to be generated quickly.
 MOST_WORDS = 4096
 FEWEST_WORDS = 8
 _MOST_TOKENS = 40_000

@@ -1,6 +1,6 @@
 """The records of a running replay, and their tables, merged from all clients.
 
-A row for each request and one for each chunk: the replay is only seen from outside.
+A row for each request and one for each chunk: the replay is only observed from outside.
 """
 
 from __future__ import annotations

@@ -172,13 +172,13 @@ def _together(results: list[ClientResult], setup: EndpointSetup) -> Facts:
     counted_by: Counter[str] = Counter()
     errors: dict[str, str] = {}
     for one in results:
-        counted_by.update(one.facts["counted_by"])
-        hidden = {kind: setup.hidden(message)[:500] for kind, message in one.facts["first_errors"].items()}
+        counted_by.update(one.counted_by)
+        hidden = {kind: setup.hidden(message)[:500] for kind, message in one.first_errors.items()}
         errors = {**hidden, **errors}
-    opened = sum(one.facts["connections_opened"] for one in results)
+    opened = sum(one.connections_opened for one in results)
     return {
         "connections_opened": opened,
-        "busiest_client": max(one.facts["busy"] for one in results),  # its part of the time on a processor
+        "busiest_client": max(one.busy for one in results),
         "requests_by_how_tokens_are_known": dict(counted_by),
         "first_errors": errors,
     }

@@ -1,4 +1,4 @@
-"""The bytes of a request: its head, and a body with the fields that the server has been found to take."""
+"""The bytes of a request: its head, and a body with the fields that the server accepts."""
 
 from __future__ import annotations
 

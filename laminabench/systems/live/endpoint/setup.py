@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from laminabench.catalog.deployment import Deployment
 from laminabench.util import safe_parse
 from laminabench.util.errors import UserError
+from laminabench.util.json import JsonObject
 from laminabench.util.redact import SHORTEST, Secret
 
 Api = Literal["completions", "chat"]
@@ -88,7 +89,7 @@ class Behind:
     def power_w(self) -> float | None:
         return self.hardware.power_w if self.hardware else None
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         known: dict[str, Any] = {**dict.fromkeys(("dop", "usd_per_hour", "power_w")), "devices": []}
         known = self.hardware.describe() if self.hardware else known | {"price_note": ""}
         return {**known, "name": str(self), "url": str(self.address or "")}

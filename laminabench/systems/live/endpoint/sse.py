@@ -17,7 +17,7 @@ CountedBy = Literal["usage", "token_ids", "logprobs", "even"]
 # A server that never ends an event shall not fill the memory.
 MOST_BYTES = 16 << 20
 DONE = b"[DONE]"
-# Bytes kept of an answer that is no stream, for the report.
+# Bytes stored of an answer that is no stream, for the report.
 PLAIN_BYTES = 1 << 16
 
 

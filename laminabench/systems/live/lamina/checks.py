@@ -16,7 +16,7 @@ from laminabench.util.errors import UserError
 # What an engine in one process has no use for.
 _OF_WORKERS = (
     *("batches", "min_batch", "pipelining", "pipeline_parallel", "experts", "partition", "stream_chunks"),
-    *("stream_along", "network", "oversubscribe", "ray"),
+    *("stream_along", "network", "kv_copy", "oversubscribe", "ray"),
 )
 # Softnic is a test bench: its times would say nothing.
 NETWORKS = ("auto", "shm", "gloo", "verbs", "mlx5")

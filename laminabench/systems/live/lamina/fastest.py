@@ -1,6 +1,6 @@
 """--deployment auto: which layout of this machine's cores decodes a trace fastest, from a moment of each.
 
-Cores are alike, so that dividing them between model and attention gains nothing by itself: whatever the two
+Cores are equal, so dividing them between model and attention gains nothing by itself: whatever the two
 take, (m + a) / (p + q) is no more than the larger of m / p and a / q. What a process loses with many threads,
 and workers with smaller batches and messages, only a measurement tells.
 """
@@ -11,7 +11,6 @@ import gc
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -23,6 +22,7 @@ from laminabench.systems.live.lamina.setup import LiveSetup
 from laminabench.systems.router import require_several
 from laminabench.traces.table import Trace
 from laminabench.util.errors import UserError
+from laminabench.util.json import JsonObject
 from laminabench.util.progress import Listener
 
 # Sequences that decode in a trial, at most; the trace may have fewer.
@@ -79,7 +79,7 @@ class Choice:
     def deployment(self) -> str:
         return str(self.setup.deployment)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """Convert to what a Run stores."""
         return {"why": self.why, "trials": [asdict(each) for each in self.trials]}
 

@@ -23,7 +23,7 @@ INSTANCE = "instance"
 RANDOM = "random"
 # More than anybody's replay survives in a sensible time.
 MOST = 10_000
-# Keeps these draws apart from all others that come of the same seed.
+# Separates these draws from all others of the same seed.
 _STREAM = 0x6368616F
 _UNITS = {"ms": 0.001, "s": 1.0}
 

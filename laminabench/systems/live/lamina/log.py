@@ -1,7 +1,7 @@
 """The events of a live replay: the content of its journal, and all a resumption knows.
 
 A running replay records these events in its log and keeps no other record of what was, so one read back
-from a journal is the one that was told.
+from a journal is the reported one.
 """
 
 from __future__ import annotations

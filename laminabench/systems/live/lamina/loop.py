@@ -71,7 +71,7 @@ class Order:
 def order_of(name: str, priority: Priority | None, rows: int) -> Order:
     """Return the order of a policy's name; its keys are made small enough for the engine.
 
-    Where all keys are known beforehand their ranks say as much. A policy of the user's own is asked when a
+    Where all keys are known beforehand their ranks say as much. A policy of the user's own is called when a
     request enters, so its numbers keep about seven digits.
     """
     if priority is None:

@@ -43,6 +43,8 @@ def kv_within(setup: LiveSetup, most: int, free_bytes: float) -> int:
     copied = setup.partition == "heads" and setup.model.kv_heads == 1
     on_device = kv_bytes_per_token(setup) * (setup.workers[1] if copied else 1)
     room, usual = _room_for_kv(setup, free_bytes)
+    if setup.kv_copy in ("host", "worker"):
+        room, usual = room / 2, usual / 2
     each = on_device * setup.overcommit
     if room < each:
         raise UserError(

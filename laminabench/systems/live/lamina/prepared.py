@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import msgspec
 import numpy as np
@@ -33,7 +33,6 @@ from laminabench.systems.base import (
 )
 from laminabench.systems.live.lamina import fastest, memory, starting
 from laminabench.systems.live.lamina.checks import check, needs_workers
-from laminabench.systems.live.lamina.facts import facts_of, paging_of
 from laminabench.systems.live.lamina.faults import Injection, parse, plan
 from laminabench.systems.live.lamina.log import Begun, ReplayLog, Resumed, record
 from laminabench.systems.live.lamina.loop import Replay, order_of
@@ -49,6 +48,9 @@ from laminabench.traces.table import Trace
 from laminabench.util.errors import CheckFailedError, UserError
 from laminabench.util.json import JsonObject
 from laminabench.util.progress import Listener
+
+if TYPE_CHECKING:
+    from lamina.serve import Engine, Engines, Fleet
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +127,7 @@ class PreparedEngine(Prepared):
             journal = past.open()  # from here on there is something to resume
             now = Begun(engine.schedule.batches, engine.schedule.pipelining, tokens)
             record(Resumed(log.at_s) if log.begun else now, log, journal)
-            capacity = facts_of(setup, engine)["kv_capacity_tokens"]
+            capacity = engine.kv_tokens
             expected = expected_of(trace, offered, capacity, setup.names())
             with watched(listener, expected) as recent:
                 run = Replay(
@@ -143,7 +145,7 @@ class PreparedEngine(Prepared):
                 run.run()
                 records = recorded(engine, run.clock, log.before, self.process)
                 paging = paging_of(setup, engine)
-                run.note_faults()  # noticed when workers were asked for what they know
+                run.note_faults()  # noticed while records were collected
             facts = {**facts_of(setup, engine), **paging, **self.final_facts(records)}
         if self.choice:
             facts["deployment_auto"] = self.choice.describe()
@@ -207,7 +209,7 @@ def _as_begun(setup: LiveSetup, begun: Begun | None) -> LiveSetup:
 def _prefixes(setup: LiveSetup, trace: Trace) -> Callable[[int], Any] | None:
     """Return the leading blocks of a row's prompt, for a router.
 
-    Prompts are drawn, so none begin alike: what they share is what the trace says.
+    Prompts are random, so none share a prefix except as the trace says.
     """
     blocks = trace.prefix_blocks if setup.several else None
     return None if blocks is None else blocks.__getitem__
@@ -276,3 +278,57 @@ def twin(request: ReplayRequest) -> dict[str, Any]:
         # In one process it is one batch on one kind of device.
         choices |= {"system": Vllm.NAME, "admission": request.admission or "reserve", "block_size": 1}
     return choices
+
+
+def facts_of(setup: LiveSetup, serving: Engines) -> JsonObject:
+    """Return what a Run says of the engine, under the names that modelled replays use."""
+    if setup.several:
+        return _of_all(setup, cast("Fleet", serving))
+    engine = cast("Engine", serving)
+    same = (
+        *("pipeline_parallel", "experts", "overlap", "stream_chunks", "admission"),
+        *("oversubscribe", "prefill", "ray"),
+    )
+    return {
+        "model_workers": setup.workers[0],
+        "attention_workers": setup.workers[1],
+        "replicas": 1 if setup.pipeline_parallel > 1 else engine.schedule.places,
+        "batches": engine.schedule.batches,
+        **({} if setup.alone else {"min_batch": setup.min_batch}),
+        "pipelining": engine.schedule.pipelining,
+        "attention_partition": setup.partition,
+        "network": None if setup.alone else engine.core.network,
+        **({} if setup.alone or not engine.core.network_why else {"network_why": engine.core.network_why}),
+        "kv_capacity_tokens": engine.kv_tokens,
+        "warm_up_iterations": engine.warm_up_iterations,
+        "max_num_seqs": setup.max_sequences,
+        "dtype": setup.model.dtype,
+        **({} if setup.kv_dtype == "auto" else {"kv_dtype": setup.kv_dtype}),
+        **({} if setup.kv_copy == "none" else {"kv_copy": setup.kv_copy}),
+        **({"absorb": setup.absorb} if setup.model.latent else {}),
+        **({} if setup.prefill == "off" else {"max_batched_tokens": setup.max_batched_tokens}),
+        **{name: getattr(setup, name) for name in same},
+    }
+
+
+def paging_of(setup: LiveSetup, serving: Engines) -> JsonObject:
+    """Return what paging has cost each attention worker that runs now, in pages, if there is any."""
+    if setup.overcommit == 1:
+        return {}
+    faults = {worker: asdict(each) for worker, each in serving.paging().items()}
+    return {"kv_overcommit": setup.overcommit, "kv_paging": faults}
+
+
+def _of_all(setup: LiveSetup, fleet: Fleet) -> JsonObject:
+    """Return what all instances have in common once, and what differs as a list."""
+    instances = [facts_of(one, each.engine) for one, each in zip(setup.each, fleet.instances, strict=True)]
+    return {
+        **{
+            name: value if all(one[name] == value for one in instances) else [one[name] for one in instances]
+            for name, value in instances[0].items()
+        },
+        "instances": len(instances),
+        "router": setup.router,
+        "queue": setup.queue,
+        "kv_capacity_tokens": sum(one.engine.kv_tokens for one in fleet.instances),
+    }

@@ -6,16 +6,13 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from laminabench.catalog.deployment import Deployment, Instances, Workers
 from laminabench.catalog.find_model import to_hf_config
 from laminabench.sim.spec import Admission, Pipelining
 from laminabench.systems.live import gpus
 from laminabench.systems.live.local import CPU, MAX_SEQUENCES, LocalSetup
-
-if TYPE_CHECKING:
-    pass
 
 DEPLOYMENT = "1xcpu+1xcpu"
 # Made-up weights have no longest text: positions rotate and are no rows of a table.
@@ -46,6 +43,7 @@ class LiveSetup(LocalSetup):
     kv_tokens: int | None = None  # on the devices
     overcommit: float = 1.0  # KV tokens over those that fit, as in the modelled systems
     kv_dtype: Literal["auto", "fp8", "int8"] = "auto"  # of KV alone; else the model's
+    kv_copy: Literal["none", "host", "worker", "disk"] = "none"
     oversubscribe: bool = False
     # What computes prompts: nothing (their KV is made up), the model workers, or separate workers.
     prefill: Literal["off", "model"] | int = "off"
@@ -150,6 +148,7 @@ class LiveSetup(LocalSetup):
             "model_workers": self.workers[0],
             "attention_workers": self.workers[1],
             "prefill_workers": self.prefill_workers,
+            "kv_copies": self.kv_copy,
             **{f"{kind}_on": on for kind, on in self.devices().items()},
             "together": self.on_gpus and not gpus.shared_by_processes(),
             **{name: getattr(self, name) for name in same},

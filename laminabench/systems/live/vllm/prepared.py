@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ from laminabench.systems.live.vllm.runner import Ended, Received, run
 from laminabench.systems.live.vllm.setup import VllmSetup
 from laminabench.traces.table import Trace
 from laminabench.util.errors import CheckFailedError, UserError
+from laminabench.util.json import JsonObject
 from laminabench.util.progress import Listener
 
 # Of vLLM's log, what is shown of a failure; some of its lines are pages.
@@ -108,7 +110,7 @@ def _tail(log: bytes) -> str:
     return "\n".join(["laminabench: the end of vLLM's log:", *(f"  {line[:_WIDTH]}" for line in lines)])
 
 
-def _facts(setup: VllmSetup, environment: Environment, ended: Ended) -> dict[str, Any]:
+def _facts(setup: VllmSetup, environment: Environment, ended: Ended) -> JsonObject:
     """Return what a Run says of vLLM: first what all replays have, then vLLM's own settings."""
     received, done = ended.received, ended.received.done or {}
     ready = received.ready or {}
@@ -132,12 +134,12 @@ def _facts(setup: VllmSetup, environment: Environment, ended: Ended) -> dict[str
     }
 
 
-def _of_stripped(received: Received, done: dict[str, Any]) -> dict[str, Any]:
+def _of_stripped(received: Received, done: Mapping[str, Any]) -> JsonObject:
     """Return what was computed again: preempted requests are not made up."""
     return {"recomputed_tokens": received.recomputed, "prefill_verified_steps": done.get("steps")}
 
 
-def _of_prompts(done: dict[str, Any]) -> dict[str, Any]:
+def _of_prompts(done: Mapping[str, Any]) -> JsonObject:
     """Return vLLM's counts of prompt tokens; what it recomputes after preemption is not counted."""
     return {name: done.get(name) for name in ("prompt_tokens_computed", "prompt_tokens_cached")}
 

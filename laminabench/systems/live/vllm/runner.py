@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,8 +31,8 @@ class Received:
 
     trace: Trace
     tables: Tables = field(init=False)
-    ready: dict[str, Any] | None = None
-    done: dict[str, Any] | None = None
+    ready: Mapping[str, Any] | None = None
+    done: Mapping[str, Any] | None = None
     why_refused: str | None = None  # the first time
     refused: set[int] = field(default_factory=set)
     at_s: float = 0.0
@@ -47,7 +47,7 @@ class Received:
     def __post_init__(self) -> None:
         self.tables = Tables(self.trace)
 
-    def take(self, line: dict[str, Any]) -> None:
+    def take(self, line: Mapping[str, Any]) -> None:
         """Take in a line; VllmEndedError if it is the last of a replay that went wrong."""
         if "events" in line:
             for kind, *rest in line["events"]:
@@ -150,7 +150,7 @@ class Session:
     def __init__(self, process: VllmProcess, trace: Trace, folder: Path, *, computes: bool) -> None:
         self._process, self._trace, self._folder, self._computes = process, trace, folder, computes
         self._lines = process.lines()
-        self.ready: dict[str, Any] | None = None
+        self.ready: Mapping[str, Any] | None = None
 
     def replay(self, trace: Trace | None = None, prompts: Iterable[Sequence[int]] = ()) -> Received:
         """Replay its trace, or another one with these prompts where vLLM computes them.

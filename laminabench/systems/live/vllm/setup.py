@@ -29,7 +29,7 @@ CPU_BLOCK = 128
 # What vLLM calls the models of the catalogue's families.
 _ARCHITECTURES = {"llama": "LlamaForCausalLM", "opt": "OPTForCausalLM", "qwen2": "Qwen2ForCausalLM"}
 _ARCHITECTURES |= {"qwen3": "Qwen3ForCausalLM", "mistral": "MistralForCausalLM"}
-# What a process of vLLM holds besides weights and KV; seen with torch and vLLM loaded, rounded up.
+# Memory of a vLLM process besides weights and KV, measured with torch and vLLM loaded, rounded up.
 _PROCESS_BYTES = 1.5e9
 
 
@@ -166,7 +166,7 @@ def kv_tokens(setup: VllmSetup, trace: Trace, free_bytes: float) -> int | None:
         return setup.kv_tokens
     block = setup.block_size or CPU_BLOCK
     token_bytes = setup.kv_bytes_per_token
-    # Weights are held a second time, as the CPU's kernels want them.
+    # Weights are stored a second time, in the layout of the CPU's kernels.
     room = free_bytes - 2 * setup.model.weight_bytes - _PROCESS_BYTES * setup.workers
     if room < token_bytes * block:
         raise UserError(

@@ -57,6 +57,7 @@ from laminabench.systems.modelled.system import (
     worth_trying,
 )
 from laminabench.util.errors import UserError
+from laminabench.util.json import JsonObject
 
 MAX_REQUESTS = 8192
 BATCHES = 2
@@ -139,7 +140,7 @@ def feed_layout(setup: Setup) -> Layout:
 def attention_layout(setup: Setup, workers: Workers) -> Layout:
     """Return how attention workers form groups that share out requests and share their heads.
 
-    As few as leave half of their memory to KV, unless it is said.
+    As few as leave half of their memory to KV, unless given.
     """
     model, given = setup.model, workers.layout
     if given and (given.ep > 1 or given.pp > 1):
@@ -227,7 +228,7 @@ def recompute_seconds(setup: Setup, on: Device, layout: Layout, groups: Layout) 
     return float(step) / PREFILL_ROWS
 
 
-def facts(setup: Setup, spec: Spec, layout: Layout, groups: Layout) -> dict[str, Any]:
+def facts(setup: Setup, spec: Spec, layout: Layout, groups: Layout) -> JsonObject:
     return {
         "tensor_parallel": layout.tp,
         **({} if layout.plain else {"layout": str(layout)}),

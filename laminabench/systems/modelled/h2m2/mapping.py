@@ -145,7 +145,7 @@ def _shares(
     """Solve FlexGen's linear programme for the shares of weights and KV in HBM; None if nothing fits.
 
     Each side's operations at its units' peak rate, and each side's bytes within its memory: bandwidths it
-    does not see, and qkv and fc are weights alike. As many query heads as a group has use each byte of KV.
+    does not see, and qkv and fc are both weights. As many query heads as a group has use each byte of KV.
     """
     from scipy.optimize import linprog
 
@@ -256,7 +256,7 @@ def dynamic_trace(seed: int, iterations: int = ITERATIONS, batch: int = BATCH) -
 
     Requests have 1 to 2048 tokens, each as likely, and one in 128 ends with each iteration.
     One that ends is replaced at once. Replayed saturated, first come, first served, with `max_num_seqs` =
-    `batch`, it is exactly so many iterations of a full batch: whatever would have gone on ends with the last.
+    `batch`, it is exactly this many iterations of a full batch: running requests end with the last.
     """
     rng = np.random.default_rng(seed)
     prompts: list[int] = []

@@ -17,7 +17,12 @@ from laminabench.catalog.provenance import attention_sources, provenance, step_s
 from laminabench.catalog.step import priced, summed
 from laminabench.requests.replay import taken_by
 from laminabench.sim.spec import Pipelining, Spec, Timing
-from laminabench.systems.modelled.lamina.transfers import migration_seconds, transfers
+from laminabench.systems.modelled.lamina.transfers import (
+    PCIE_BYTES_PER_S,
+    migration_seconds,
+    require_copies,
+    transfers,
+)
 from laminabench.systems.modelled.setup import (
     ATTENTION_WORKING_BYTES,
     WORKING_BYTES,
@@ -76,6 +81,7 @@ def build(setup: Setup) -> Modelled:
             f"{deployment.attention}: attention workers of lamina have no layout; --partition says what is "
             "dealt out to them",
         )
+    require_copies(setup)
     if deployment.model.layout and deployment.model.layout.pp > 1:
         setup = replace(setup, pipeline_parallel=deployment.model.layout.pp)
     batches, pipelining = batches_of(setup)
@@ -203,7 +209,7 @@ def pool_tokens(setup: Setup, pools: int) -> int:
     usable -= absorbing_bytes(setup)
     share = attention.count if pools == 1 else 1
     reserved = (attention.device.memory_bytes - usable) * share
-    per_token = setup.model.kv_bytes_per_token
+    per_token = setup.model.kv_bytes_per_token * (2 if setup.kv_copy == "worker" else 1)
     return kv_tokens(usable * share, per_token, setup, str(attention), reserved, pools=pools)
 
 
@@ -271,15 +277,11 @@ def overlaps(setup: Setup) -> bool:
     return setup.overlap and (setup.stream_chunks or 1) == 1
 
 
-# KV that was paged out comes over PCIe 4.0 x16; assumed, at the 25 GB/s that its copies usually reach.
-PAGING_BYTES_PER_S = 25e9
-
-
 def paged_seconds(setup: Setup, pools: int) -> float:
     """Return one layer's seconds of a token in host memory, on every attention worker's own link."""
     assert setup.deployment.attention is not None
     links = setup.deployment.attention.count if pools == 1 else 1
-    return setup.model.kv_bytes_per_token / setup.model.layers / (links * PAGING_BYTES_PER_S)
+    return setup.model.kv_bytes_per_token / setup.model.layers / (links * PCIE_BYTES_PER_S)
 
 
 def facts(setup: Setup, spec: Spec, layout: Layout, replicas: int) -> dict[str, object]:
@@ -292,11 +294,21 @@ def facts(setup: Setup, spec: Spec, layout: Layout, replicas: int) -> dict[str, 
         "replicas": 1 if setup.pipeline_parallel > 1 else replicas,
         "pipeline_parallel": setup.pipeline_parallel,
         **({"min_batch": spec.min_batch} if spec.min_batch > 1 else {}),
+        **copy_facts(setup, spec),
         "overlap": overlaps(setup),
         "stream_chunks": setup.stream_chunks or 1,
         "weight_bytes_per_worker": setup.model.weight_bytes_per_worker(layout) / setup.pipeline_parallel,
         **split_facts(setup, spec),
     }
+
+
+def copy_facts(setup: Setup, spec: Spec) -> dict[str, object]:
+    """Return what a Run says of the second copy of KV, if there is one."""
+    assert setup.deployment.attention is not None
+    if setup.kv_copy == "none":
+        return {}
+    nbytes = spec.tokens_per_pool * spec.pools * setup.model.kv_bytes_per_token
+    return {"kv_copy": setup.kv_copy, "kv_copy_bytes_per_worker": nbytes / setup.deployment.attention.count}
 
 
 def coefficients(setup: Setup, layout: Layout, pools: int) -> list[dict[str, object]]:
@@ -341,7 +353,7 @@ def coefficients(setup: Setup, layout: Layout, pools: int) -> list[dict[str, obj
             "term": "paging",
             "kind": "assumed",
             "source": "PCIe 4.0 x16 at the rate its copies usually reach",
-            "coefficients": {"bytes_per_s": PAGING_BYTES_PER_S},
+            "coefficients": {"bytes_per_s": PCIE_BYTES_PER_S},
         },
     ]
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 LIMIT_S = 20
 POSTED = ("/v1/completions", "/v1/chat/completions")
 EXAMPLES = dict.fromkeys(POSTED, 60)
-ASKED = ("/v1/models", "/v1/models/{name}", "/health", "/metrics", "/version")
+GETS = ("/v1/models", "/v1/models/{name}", "/health", "/metrics", "/version")
 
 
 @pytest.fixture(scope="module")
@@ -33,13 +33,13 @@ def schema(target: Any) -> Any:
 def session() -> Iterator[Any]:
     import requests
 
-    with requests.Session() as found:
-        yield found
+    with requests.Session() as result:
+        yield result
 
 
 def test_everything_that_is_served_is_described(schema: Any) -> None:
     described = {operation.ok().path for operation in schema.get_all_operations()}
-    assert described == {*POSTED, *ASKED}
+    assert described == {*POSTED, *GETS}
 
 
 @pytest.mark.long(but=["POST-/v1/completions-*", "GET-*"])
@@ -48,7 +48,7 @@ def test_everything_that_is_served_is_described(schema: Any) -> None:
     [
         *(("POST", path, sense) for path in POSTED for sense in ("positive", "negative")),
         # There is nothing to be wrong about.
-        *(("GET", path, "positive") for path in ASKED),
+        *(("GET", path, "positive") for path in GETS),
     ],
 )
 def test_any_request_is_answered_as_documented(
@@ -61,7 +61,7 @@ def test_any_request_is_answered_as_documented(
     # What is well formed may still ask for more than there is.
     unwanted = CHECKS.get_by_names(["positive_data_acceptance"])
     operation = schema[path][method]
-    told: set[int] = set()
+    reported: set[int] = set()
 
     @settings(
         max_examples=EXAMPLES.get(path, 8),
@@ -73,9 +73,9 @@ def test_any_request_is_answered_as_documented(
         answer = case.call_and_validate(
             base_url=target.url, session=session, timeout=LIMIT_S, excluded_checks=unwanted
         )
-        told.add(answer.status_code)
+        reported.add(answer.status_code)
 
     fuzz()
     if sense == "positive":
         # No name that is made up is the model's.
-        assert (404 if "{" in path else 200) in told
+        assert (404 if "{" in path else 200) in reported

@@ -26,7 +26,7 @@ GROWTH_BYTES = 24_000_000
 LENGTH = re.compile(rb"content-length: (\d+)")
 
 
-def asked(post: Callable[..., bytes], draw: random.Random, *, waits: bool) -> bytes:
+def requested(post: Callable[..., bytes], draw: random.Random, *, waits: bool) -> bytes:
     """A small request of any kind; of those who will not wait for it, now and then a long one."""
     body: dict[str, Any] = {"max_tokens": draw.randint(1, 12), "stream": draw.random() < 0.7}
     if not waits and draw.random() < 0.3:
@@ -70,13 +70,13 @@ class Client:
                 await writer.wait_closed()
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> int:
-        said = asked(self._post, self._draw, waits=self.leaves == "never")
-        body = said.index(b"\r\n\r\n") + 4
+        message = requested(self._post, self._draw, waits=self.leaves == "never")
+        body = message.index(b"\r\n\r\n") + 4
         parts = {
             "in the header": self._draw.randrange(body),
-            "in the body": self._draw.randrange(body, len(said)),
+            "in the body": self._draw.randrange(body, len(message)),
         }
-        writer.write(said[: parts.get(self.leaves, len(said))])
+        writer.write(message[: parts.get(self.leaves, len(message))])
         await writer.drain()
         if self.leaves == "half":
             writer.write_eof()
@@ -98,21 +98,21 @@ class Client:
 
 async def crowd(target: Any, post: Callable[..., bytes], numbers: range) -> Counter[tuple[str, int]]:
     """So many at once; how often whoever left so was told which status."""
-    told: Counter[tuple[str, int]] = Counter()
+    reported: Counter[tuple[str, int]] = Counter()
     waiting = iter(numbers)
 
     async def slot() -> None:
         for number in waiting:
             client = Client(target, post, number)
-            told[client.leaves, await client.run()] += 1
+            reported[client.leaves, await client.run()] += 1
 
     async with asyncio.timeout(600), asyncio.TaskGroup() as group:
         for _ in range(AT_ONCE):
             group.create_task(slot())
-    return told
+    return reported
 
 
-def held(target: Any) -> tuple[int, int]:
+def stored(target: Any) -> tuple[int, int]:
     """Open files of this process, and tasks of the server."""
 
     async def tasks() -> int:
@@ -130,21 +130,21 @@ def test_departed_clients_leave_nothing_behind(
     # What is made once, and kept, is made by the first of them.
     asyncio.run(crowd(target, wire.posted, range(warm)))
     target.require_sound()
-    files, tasks = held(target)
+    files, tasks = stored(target)
     memory = resident_bytes()
-    told = asyncio.run(crowd(target, wire.posted, range(warm, REQUESTS)))
+    reported = asyncio.run(crowd(target, wire.posted, range(warm, REQUESTS)))
     target.require_sound()
     until_settled(target, files, tasks)
     assert resident_bytes() - memory < GROWTH_BYTES
-    assert {leaves for leaves, _ in told} == set(LEAVING)
+    assert {leaves for leaves, _ in reported} == set(LEAVING)
     # Those who wait are answered, and nobody is told of a fault that is not his.
-    assert {status for leaves, status in told if leaves in ("never", "in the stream")} == {200}
+    assert {status for leaves, status in reported if leaves in ("never", "in the stream")} == {200}
 
 
 def until_settled(target: Any, files: int, tasks: int) -> None:
     """The server notices that a client is gone when it next looks at his connection; give it a while."""
     served_once = 0
-    while (now := held(target)) > (files, tasks) or now[1] > tasks:
+    while (now := stored(target)) > (files, tasks) or now[1] > tasks:
         assert served_once < 500, f"{now} files and tasks, {files, tasks} before"
         target.require_sound()
         served_once += 1
@@ -171,9 +171,9 @@ def counted(target: Any) -> Counter[str]:
     from prometheus_client.parser import text_string_to_metric_families
 
     text = target.say(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n").body.decode()
-    found: Counter[str] = Counter()
+    result: Counter[str] = Counter()
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
-            found[sample.name + "".join(sample.labels.values())] += int(sample.value)
-    found["begun"] = target.engine._numbers
-    return found
+            result[sample.name + "".join(sample.labels.values())] += int(sample.value)
+    result["begun"] = target.engine._numbers
+    return result

@@ -13,8 +13,8 @@ import pytest
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 HUGE = 100_000_000
-ASKED = {"prompt": [1, 2, 3], "max_tokens": 4}
-SAID = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}
+REQUEST = {"prompt": [1, 2, 3], "max_tokens": 4}
+CHAT_REQUEST = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}
 
 
 @pytest.mark.parametrize(
@@ -93,8 +93,8 @@ def test_a_field_that_asks_for_nonsense_is_refused_by_name(
     target: Any, field: str, values: list[Any]
 ) -> None:
     for value in values:
-        told = target.call("POST", COMPLETIONS, ASKED | {field: value})
-        error = told.error(*((400, 404) if field == "model" else (400,)))
+        reported = target.call("POST", COMPLETIONS, REQUEST | {field: value})
+        error = reported.error(*((400, 404) if field == "model" else (400,)))
         # What the engine refuses, and not the server's own checks, names no field.
         of_engine = error["param"] is None and error["code"] in (None, "not_servable")
         assert error["param"] == field or of_engine, f"{value!r}: {error}"
@@ -136,7 +136,7 @@ def test_refusals_do_not_echo_the_request(target: Any) -> None:
     "kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""]
 )
 def test_only_json_is_read(target: Any, kind: str) -> None:
-    for path, body in ((COMPLETIONS, ASKED), (CHAT, SAID)):
+    for path, body in ((COMPLETIONS, REQUEST), (CHAT, CHAT_REQUEST)):
         target.call("POST", path, body, {"content-type": kind}).error(415)
 
 
@@ -193,9 +193,9 @@ HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: appli
 def test_invalid_http_is_refused_and_disconnected(target: Any, raw: bytes) -> None:
     with target.connect() as connection:
         connection.sendall(raw)
-        said = everything(connection)
-    assert said.startswith((b"HTTP/1.1 400", b"HTTP/1.1 413")), said[:200]
-    error = json.loads(said[said.index(b"\r\n\r\n") + 4 :])["error"]
+        message = everything(connection)
+    assert message.startswith((b"HTTP/1.1 400", b"HTTP/1.1 413")), message[:200]
+    error = json.loads(message[message.index(b"\r\n\r\n") + 4 :])["error"]
     assert set(error) == {"message", "type", "param", "code"}
 
 
@@ -206,18 +206,18 @@ def test_a_header_without_end_is_hung_up_on(target: Any, endless: bytes) -> None
     with target.connect() as connection:
         with contextlib.suppress(OSError):  # hung up before all of it was sent
             connection.sendall(HEAD + endless)
-        said = everything(connection)
+        message = everything(connection)
     # Who still sends when the other side hangs up may not get to read why.
-    assert said[:12] in (b"HTTP/1.1 431", b"")
+    assert message[:12] in (b"HTTP/1.1 431", b"")
 
 
 def everything(connection: socket.socket) -> bytes:
     """All that comes until the other side hangs up."""
-    said = b""
+    message = b""
     with contextlib.suppress(ConnectionResetError):
         while more := connection.recv(65_536):
-            said += more
-    return said
+            message += more
+    return message
 
 
 @pytest.mark.parametrize("chunked", [False, True])
@@ -234,16 +234,16 @@ def test_a_body_of_100_mb_is_refused_without_being_stored(
             while sent < HUGE:
                 connection.sendall(piece)
                 sent += len(megabyte)
-        said = everything(connection)
+        message = everything(connection)
     assert sent < HUGE / 2, "all of it was read"
     # The client may have been cut off before it looked; nothing else may be what it got.
-    assert said[:12] in (b"HTTP/1.1 413", b"")
+    assert message[:12] in (b"HTTP/1.1 413", b"")
     assert resident_bytes() - before < 30_000_000
 
 
 def test_a_too_large_body_is_refused(target: Any) -> None:
-    told = target.call("POST", COMPLETIONS, ASKED | {"user": "a" * 2_000_000})
-    assert "1,000,000" in told.error(413)["message"]
+    reported = target.call("POST", COMPLETIONS, REQUEST | {"user": "a" * 2_000_000})
+    assert "1,000,000" in reported.error(413)["message"]
 
 
 def test_stalled_clients_are_disconnected(hasty: Any) -> None:
@@ -252,8 +252,8 @@ def test_stalled_clients_are_disconnected(hasty: Any) -> None:
     with contextlib.ExitStack() as stack:
         waiting = [stack.enter_context(hasty.connect()) for _ in range(4)]
         begun = (b"", HEAD[:12], HEAD, HEAD + b"content-length: 100\r\n\r\n{")
-        for connection, said in zip(waiting, begun, strict=True):
-            connection.sendall(said)
+        for connection, message in zip(waiting, begun, strict=True):
+            connection.sendall(message)
         for connection in waiting:
             everything(connection)
     assert time.monotonic() - began > 0.9 * hasty.service.limits.client_s

@@ -64,10 +64,10 @@ class FakeGroup:
 
     def __init__(self, act: Callable[[memoryview], None]) -> None:
         self.act = act
-        self.asked = 0
+        self.requested = 0
 
     def recv(self, tensors: list[Any], _other: int, _tag: int) -> Any:
-        self.asked += 1
+        self.requested += 1
         return SimpleNamespace(wait=lambda _: self.act(tensors[0].numpy().data))
 
 
@@ -115,7 +115,7 @@ def test_the_end_of_a_channel_is_remembered(
         receiver.recv()
     with pytest.raises(fhbn.ChannelError, match=later):
         receiver.recv()
-    assert group.asked == 1
+    assert group.requested == 1
 
 
 def test_a_message_is_held_until_it_is_released() -> None:

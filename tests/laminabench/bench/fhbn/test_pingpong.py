@@ -35,9 +35,9 @@ def write(target: Path, measured: Measured, command: Sequence[str]) -> None:
 @pytest.fixture(scope="module")
 def measured() -> Measured:
     before = os.sched_getaffinity(0)
-    found = run(engines_of("shm"), [64, 100_000], seconds=0.1)
+    result = run(engines_of("shm"), [64, 100_000], seconds=0.1)
     assert os.sched_getaffinity(0) == before
-    return found
+    return result
 
 
 def test_rows_are_those_of_what_was_asked(measured: Measured) -> None:
@@ -256,10 +256,10 @@ def test_what_was_measured_is_read_back(measured: Measured, tmp_path: Path) -> N
     target = tmp_path / "run"
     for _ in range(2):  # the second replaces the first
         write(target, measured, ["laminabench", "bench", "fhbn", "--out", "a b"])
-    found = results.read(target)
-    assert found["rows"] == result_of(measured)["rows"]
-    assert (found["kind"], found["backend"]) == ("fhbn-pingpong", "live")
-    assert found["command"] == "laminabench bench fhbn --out 'a b'"
+    result = results.read(target)
+    assert result["rows"] == result_of(measured)["rows"]
+    assert (result["kind"], result["backend"]) == ("fhbn-pingpong", "live")
+    assert result["command"] == "laminabench bench fhbn --out 'a b'"
     table = pyarrow.parquet.read_table(target / "pingpong.parquet")
     assert table.to_pylist() == list(measured.rounds)
 

@@ -42,9 +42,9 @@ def test_sizes_are_read(text: str, sizes: list[int]) -> None:
     ],
 )
 def test_senseless_sizes_are_told(text: str) -> None:
-    with pytest.raises(UserError, match="fhbn-sizes") as told:
+    with pytest.raises(UserError, match="fhbn-sizes") as error:
         sizes_of(text)
-    assert f"--sizes '{text}'" in str(told.value)
+    assert f"--sizes '{text}'" in str(error.value)
 
 
 def test_sizes_are_said_as_people_say_them() -> None:
@@ -54,15 +54,15 @@ def test_sizes_are_said_as_people_say_them() -> None:
 
 
 def test_auto_says_what_it_has_come_to() -> None:
-    found = engines_of("auto")
-    assert (found.names, found.auto, found.skipped) == (("shm",), "shm", {})
+    result = engines_of("auto")
+    assert (result.names, result.auto, result.skipped) == (("shm",), "shm", {})
 
 
 def test_what_cannot_be_used_is_skipped_unless_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    found = engines_of("shm,nccl, gloo,shm")
-    assert found.names == ("shm",)
-    assert found.skipped == {"nccl": "torch is not installed", "gloo": "torch is not installed"}
+    result = engines_of("shm,nccl, gloo,shm")
+    assert result.names == ("shm",)
+    assert result.skipped == {"nccl": "torch is not installed", "gloo": "torch is not installed"}
     with pytest.raises(UserError, match="fhbn-engines-unusable"):
         engines_of("gloo")
     with pytest.raises(UserError, match="fhbn-engine-unknown"):

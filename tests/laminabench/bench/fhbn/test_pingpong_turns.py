@@ -26,7 +26,7 @@ def way_s(size: int) -> float:
     return 1e-6 + size * 1e-9
 
 
-class Held:
+class PendingMessage:
     """A received message, as an engine gives it."""
 
     def __init__(self, part: memoryview) -> None:
@@ -49,7 +49,7 @@ class Network:
         self.orders: list[tuple[int, int | None, bool]] = []
         self.sent: list[tuple[int, int]] = []  # which order, how many bytes
         self.left = 0
-        self.held: list[Held] = []
+        self.stored: list[PendingMessage] = []
         self.ends: dict[str, Any] = {"shm": (self, self)}
 
     def perf_counter(self) -> float:
@@ -65,13 +65,13 @@ class Network:
         self.now += way_s(payload.size)
         self.part = memoryview(payload)
 
-    def recv(self) -> Held:
+    def recv(self) -> PendingMessage:
         self.left -= 1
         _, answer, read = self.orders[-1]
         part = self.part[:answer]
         self.now += way_s(part.nbytes) + READING_S * read
-        self.held.append(Held(part))
-        return self.held[-1]
+        self.stored.append(PendingMessage(part))
+        return self.stored[-1]
 
     def copy(self, seconds: float) -> None:
         self.now += seconds
@@ -88,8 +88,8 @@ def network(monkeypatch: pytest.MonkeyPatch) -> Network:
 def test_each_way_is_what_is_left_of_its_round_trip(network: Network) -> None:
     setting: Any = pingpong.Setting(network, SIZE)  # type: ignore[arg-type]
     setting.copies = {name: lambda took=took: network.copy(took) for name, took in COPY_S.items()}
-    found, copies = setting.measure(0.001)
-    samples = found["shm"]
+    actual, copies = setting.measure(0.001)
+    samples = actual["shm"]
     rounds = len(samples.rtt)
     assert rounds >= pingpong.FEWEST_ROUNDS
     for took, expected in (
@@ -109,11 +109,11 @@ def test_each_way_is_what_is_left_of_its_round_trip(network: Network) -> None:
     sizes = [{size for order, size in network.sent if order % 4 == turn} for turn in (1, 2, 3, 0)]
     assert sizes == [{SIZE}, {64}, {SIZE}, {SIZE}]
     assert network.left == 0
-    assert all(message.released for message in network.held)
+    assert all(message.released for message in network.stored)
 
 
 def test_other_bytes_than_were_sent_are_told(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(network, "recv", lambda: Held(memoryview(bytes(SIZE))))
+    monkeypatch.setattr(network, "recv", lambda: PendingMessage(memoryview(bytes(SIZE))))
     with pytest.raises(pingpong.UserError, match="fhbn-corrupted"):
         pingpong.Setting(network, SIZE).measure(0.001)  # type: ignore[arg-type]
 
@@ -132,11 +132,11 @@ class Echoed:
     """Both ends of the other process: what has come, and what it has sent back."""
 
     def __init__(self, messages: Sequence[bytes]) -> None:
-        self.messages = [Held(memoryview(message)) for message in messages]
+        self.messages = [PendingMessage(memoryview(message)) for message in messages]
         self.coming = iter(self.messages)
         self.sent: list[bytes] = []
 
-    def recv(self) -> Held:
+    def recv(self) -> PendingMessage:
         return next(self.coming)
 
     def send(self, part: memoryview) -> None:
@@ -159,7 +159,7 @@ def test_the_echo_answers_as_it_is_told(
     assert [message.released for message in ends.messages] == [True, True, False]
 
 
-def found(engine: str, size: int, one_way_s: float = 1e-3) -> tuple[Any, Any]:
+def result(engine: str, size: int, one_way_s: float = 1e-3) -> tuple[Any, Any]:
     """A row's facts of two rounds and whether it met its target, and the last of its rounds."""
     samples = Samples([np.full(3, 3e-3)] * 2, [np.full(3, one_way_s)] * 2, [np.full(3, 2e-3)] * 2)
     copies = {"memcpy": [np.full(4, 1e-3)] * 2, "channel_copy": [np.full(4, 0.5e-3)] * 2}
@@ -170,24 +170,24 @@ def found(engine: str, size: int, one_way_s: float = 1e-3) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize(("one_way_s", "met"), [(1.1e-3, True), (1.2e-3, False)])
 def test_the_large_target_is_judged_by_memcpy(one_way_s: float, met: bool) -> None:
-    facts, last = found("shm", 16 * MIB, one_way_s)
+    facts, last = result("shm", 16 * MIB, one_way_s)
     assert facts["target"] == {"share_of_memcpy": 0.9}
     assert facts["met"] is met
     assert facts["share_of_memcpy"] == pytest.approx(1e-3 / one_way_s)
     assert facts["share_of_limit"] == pytest.approx(0.5e-3 / one_way_s)
     assert facts["gb_per_s"] == pytest.approx(16 * MIB / one_way_s / 1e9)
     assert facts["read_gb_per_s"] == pytest.approx(16 * MIB / 2e-3 / 1e9)
-    assert found("gloo", 16 * MIB)[0]["met"] is None
+    assert result("gloo", 16 * MIB)[0]["met"] is None
     assert (last["round"], last["rtt_us_p99"]) == (1, pytest.approx(3000))
     assert (last["memcpy_us_p50"], last["channel_copy_us_p50"]) == (pytest.approx(1000), pytest.approx(500))
 
 
 def test_what_is_not_verified_says_so_and_nccl_is_not_compared_with_the_host() -> None:
-    facts, _ = found("nccl", 16 * MIB)
+    facts, _ = result("nccl", 16 * MIB)
     assert facts["share_of_memcpy"] is facts["share_of_limit"] is facts["share_of_memcpy_by_round"] is None
     assert facts["gb_per_s"] > 0
     assert not facts["verified"]
-    facts, _ = found("softnic", 64)
+    facts, _ = result("softnic", 64)
     assert (facts["caveat"], facts["verified"]) == ("a test bench, not RDMA performance", False)
 
 

@@ -24,9 +24,9 @@ def test_the_minimiser_finds_the_bottom_of_a_bent_valley():
     def rosenbrock(x):
         return float((1 - x[0]) ** 2 + 100 * (x[1] - x[0] ** 2) ** 2)
 
-    found = minimise(rosenbrock, np.array([-1.2, 1.0]), rounds=3)
-    assert found == pytest.approx([1, 1], abs=1e-3)
-    assert np.array_equal(found, minimise(rosenbrock, np.array([-1.2, 1.0]), rounds=3))
+    result = minimise(rosenbrock, np.array([-1.2, 1.0]), rounds=3)
+    assert result == pytest.approx([1, 1], abs=1e-3)
+    assert np.array_equal(result, minimise(rosenbrock, np.array([-1.2, 1.0]), rounds=3))
 
 
 def _grid(**axes):
@@ -48,10 +48,10 @@ def test_a_gemm_fit_recovers_what_made_the_times():
     exact = _gemm_samples(truth)
     assert GEMM.error(GEMM.to(exact), exact) < 1
     noisy = _gemm_samples(truth, 0.05)
-    found = GEMM.to(noisy)
-    assert found.flops_efficiency == pytest.approx(0.7, rel=0.1)
-    assert found.bandwidth_efficiency == pytest.approx(0.85, rel=0.1)
-    assert found.per_input_s == 0
+    result = GEMM.to(noisy)
+    assert result.flops_efficiency == pytest.approx(0.7, rel=0.1)
+    assert result.bandwidth_efficiency == pytest.approx(0.85, rel=0.1)
+    assert result.per_input_s == 0
 
 
 def test_an_attention_fit_recovers_what_made_the_times():
@@ -60,18 +60,18 @@ def test_an_attention_fit_recovers_what_made_the_times():
     columns["token_bytes"] = np.full(len(columns["batch"]), 512.0)
     samples = Samples(columns, columns["batch"])
     samples = Samples(columns, terms.attention(device("h100")).times(samples)(truth))
-    found = terms.attention(device("h100")).to(samples)
-    assert found.bandwidth_efficiency == pytest.approx(0.8, rel=0.03)
-    assert found.overhead_s == pytest.approx(10e-6, rel=0.1)
+    result = terms.attention(device("h100")).to(samples)
+    assert result.bandwidth_efficiency == pytest.approx(0.8, rel=0.03)
+    assert result.overhead_s == pytest.approx(10e-6, rel=0.1)
 
 
 def test_an_all_reduce_fit_recovers_what_made_the_times():
     sizes = 2.0 ** np.arange(8, 26)
     truth = AllReduceCost(5e-6, 0.5, TRUTH)
     samples = Samples({"bytes": sizes}, truth.seconds(device("h100"), 4, sizes))
-    found = terms.collective(AllReduceCost, device("h100"), 4).to(samples)
-    assert found.latency_s == pytest.approx(5e-6, rel=0.01)
-    assert found.link_efficiency == pytest.approx(0.5, rel=0.01)
+    result = terms.collective(AllReduceCost, device("h100"), 4).to(samples)
+    assert result.latency_s == pytest.approx(5e-6, rel=0.01)
+    assert result.link_efficiency == pytest.approx(0.5, rel=0.01)
 
 
 def test_held_out_layers_are_whole_and_unseen():
@@ -86,11 +86,11 @@ def test_held_out_layers_are_whole_and_unseen():
         (6144, 4096),
         (4096, 6144),
     )
-    held = set(layers["qwen3-8b over 2"].shapes)
-    seen, unseen = hold_out(samples, held)
-    assert len(seen) + len(unseen) == len(samples)
-    assert {(int(n), int(k)) for n, k in zip(unseen["n"], unseen["k"], strict=True)} == held
-    assert not held & {(int(n), int(k)) for n, k in zip(seen["n"], seen["k"], strict=True)}
+    stored = set(layers["qwen3-8b over 2"].shapes)
+    observed, unseen = hold_out(samples, stored)
+    assert len(observed) + len(unseen) == len(samples)
+    assert {(int(n), int(k)) for n, k in zip(unseen["n"], unseen["k"], strict=True)} == stored
+    assert not stored & {(int(n), int(k)) for n, k in zip(observed["n"], observed["k"], strict=True)}
     mean, worst = layer_errors([layers["qwen3-8b over 2"]], unseen, unseen.seconds * 1.1)
     assert mean == pytest.approx(10)
     assert worst == pytest.approx(10)
@@ -130,7 +130,7 @@ def test_gemm_rows_are_those_of_a_decode_step(tmp_path):
     path = tmp_path / "gemm_perf.parquet"
     table.to_parquet(path)
     samples = vllm_gemm(path, "bf16")
-    kept = list(zip(samples["m"], samples["n"], samples["k"], strict=True))
-    assert kept == [(1, 512, 512), (2048, 65536, 512)]
+    saved = list(zip(samples["m"], samples["n"], samples["k"], strict=True))
+    assert saved == [(1, 512, 512), (2048, 65536, 512)]
     assert samples.seconds == pytest.approx([0.25e-3, 0.25e-3])
     assert vllm_gemm(path, "fp8")["m"].tolist() == [8]

@@ -40,13 +40,13 @@ DENSE = {
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A layer of Llama-3.1-8B, whose uneven batches take a quarter of the way to the longest."""
-    found = tmp_path / "made-up"
-    (found / "tp1").mkdir(parents=True)
-    (found / "meta.yaml").write_text(META)
+    result = tmp_path / "made-up"
+    (result / "tp1").mkdir(parents=True)
+    (result / "meta.yaml").write_text(META)
 
     def write(name: str, columns: str, rows: list[tuple[object, ...]]) -> None:
         lines = [columns, *(",".join(map(str, row)) for row in rows)]
-        (found / "tp1" / name).write_text("\n".join(lines) + "\n")
+        (result / "tp1" / name).write_text("\n".join(lines) + "\n")
 
     sizes = (1, 2, 4, 8, 16)
     write(
@@ -71,7 +71,7 @@ def folder(tmp_path: Path) -> Path:
     write(
         "skew.csv", "regime,n,nb,ratio,skew,pc,kp,kvs,kv_big,kv_mean,t_mean_us,t_max_us,t_skew_us,alpha", skew
     )
-    return found
+    return result
 
 
 def test_a_folder_becomes_curves_and_grids(folder: Path) -> None:
@@ -112,8 +112,8 @@ def test_what_the_catalogue_lacks_is_asked_for(folder: Path, old: str, new: str,
     (folder / "meta.yaml").write_text(META.replace(old, new))
     with pytest.raises(UserError, match=code):
         imported("llmservingsim", [folder], "mine")
-    found = imported("llmservingsim", [folder], "mine", models=["llama3-8b"], devices=["RTX9999=rtx-4090"])
-    assert found.measured.gemm
+    result = imported("llmservingsim", [folder], "mine", models=["llama3-8b"], devices=["RTX9999=rtx-4090"])
+    assert result.measured.gemm
 
 
 def test_a_folder_that_is_none_is_refused(folder: Path, tmp_path: Path) -> None:

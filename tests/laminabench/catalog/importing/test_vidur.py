@@ -48,8 +48,8 @@ def _layer(shape: ModelShape, degrees: tuple[int, ...], small: tuple[str, ...]) 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Llama-3-8B, and OPT-13B without all its small operators, on an A100."""
-    found = tmp_path / "profiling"
-    gpu, node = found / "compute" / "a100", found / "network" / "a100_dgx"
+    result = tmp_path / "profiling"
+    gpu, node = result / "compute" / "a100", result / "network" / "a100_dgx"
     whole = (*VIDUR_SMALL_OPS, "emb")
     for name, degrees, small in (("llama3-8b", (1, 2), whole), ("opt-13b", (1,), whole[1:])):
         path = gpu / "some" / name / "mlp.csv"
@@ -60,7 +60,7 @@ def folder(tmp_path: Path) -> Path:
     seconds = REDUCE.seconds(device("a100-80g-sxm"), 2, sizes)
     table = {"num_workers": 2, "devices_per_node": 2, "size": sizes}
     pd.DataFrame({**table, "time_stats.all_reduce.min": 1e3 * seconds}).to_csv(node / "all_reduce.csv")
-    return found
+    return result
 
 
 def test_a_folder_becomes_curves_and_formulas(folder: Path) -> None:

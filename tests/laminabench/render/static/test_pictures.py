@@ -68,8 +68,8 @@ def test_lines_are_the_charts(keep: Callable[..., Run]) -> None:
 
 
 def test_errors_have_targets_behind_them(tmp_path: Path) -> None:
-    kept = read_validation(keep_validation(tmp_path))
-    charts = [published_chart(kept.published), *twin_charts(kept.twin)]
+    saved = read_validation(keep_validation(tmp_path))
+    charts = [published_chart(saved.published), *twin_charts(saved.twin)]
     figure = errors_picture(charts)
     assert {"target", "missed"} <= labels(figure)
     for axes, chart in zip(figure.axes, charts, strict=True):

@@ -72,14 +72,14 @@ def two_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a Run of lamina and one of vllm; nobody writes into it."""
     folder: Path = tmp_path_factory.mktemp("two")
     for system in ("lamina", "vllm"):
-        asked = ReplayRequest(
+        request = ReplayRequest(
             trace=TRACE,
             num_requests=200,
             system=system,
             offline=True,
             directory=str(folder / "runs" / system),
         )
-        replay(asked)
+        replay(request)
         # Older than whatever comes to be, and always the same.
         os.utime(folder / "runs" / system / "run.json", (1_790_000_000, 1_790_000_000))
     return folder

@@ -133,9 +133,9 @@ def test_a_table_is_sorted_and_keeps_what_failed(things: dict[str, Entry]) -> No
 def test_a_point_says_how_to_repeat_it(things: dict[str, Entry]) -> None:
     row = GRID.index((4, HOSTILE, 2))
     page = sweep_of(things, point=row)
-    found = re.search('<pre id="command"[^>]*>(.*?)</pre>', page.body, re.S)
-    assert found
-    command = shlex.split(html.unescape(found[1]))
+    result = re.search('<pre id="command"[^>]*>(.*?)</pre>', page.body, re.S)
+    assert result
+    command = shlex.split(html.unescape(result[1]))
     assert command == [
         *("laminabench", "replay", "--trace", "azure-conv", "--network", HOSTILE),
         *("--batches", "2", "--deployment", "2xh100+4xh20"),
@@ -168,9 +168,9 @@ def test_what_a_sweep_has_not_is_refused(chosen: dict[str, str], things: dict[st
 
 def test_a_link_keeps_every_choice(things: dict[str, Entry]) -> None:
     sweep = read_sweep(things["sweeps/one"].path)
-    asked = {"x": "network", "y": "batches", "metric": "mean_batch", "fix-attention-workers": "4"}
-    asked |= {"along": ["batches", "mean_batch"], "sort": "-batches", "point": "3"}
-    chosen = choices(sweep, "sweeps/one", query(**asked))
+    requested = {"x": "network", "y": "batches", "metric": "mean_batch", "fix-attention-workers": "4"}
+    requested |= {"along": ["batches", "mean_batch"], "sort": "-batches", "point": "3"}
+    chosen = choices(sweep, "sweeps/one", query(**requested))
     again = choices(sweep, "sweeps/one", QueryParams(chosen.link()[1:]))
     assert again == chosen
     assert chosen.fixed == {"attention-workers": "4"}
@@ -180,9 +180,9 @@ def test_a_link_keeps_every_choice(things: dict[str, Entry]) -> None:
 
 def numbers_of(page: Page, name: str) -> float:
     unit = {"hour": "$ an hour", "million": "$ a million tokens"}[name]
-    found = re.search(rf'<dt>{re.escape(unit)}</dt><dd><data value="([^"]+)"', page.body)
-    assert found
-    return float(found[1])
+    result = re.search(rf'<dt>{re.escape(unit)}</dt><dd><data value="([^"]+)"', page.body)
+    assert result
+    return float(result[1])
 
 
 def test_a_plan_at_its_own_prices_and_at_others(things: dict[str, Entry]) -> None:
@@ -208,9 +208,9 @@ def test_a_front_of_other_axes(cost: Any, speed: Any, things: dict[str, Entry]) 
     page = plan_of(things, cost=cost, speed=speed)
     front = next(each for each in page.charts[0].traces if each["meta"]["role"] == "front")
     plan = read_plan(things["plans/one"].path)
-    found = front_at(plan.answers[0].replayed, plan.prices, LIMIT_MS, cost, speed)
-    assert front["customdata"] == found.on
-    assert front["y"] == pytest.approx([getattr(found.all[i], cost) for i in found.on], rel=1e-5)
+    result = front_at(plan.answers[0].replayed, plan.prices, LIMIT_MS, cost, speed)
+    assert front["customdata"] == result.on
+    assert front["y"] == pytest.approx([getattr(result.all[i], cost) for i in result.on], rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -279,13 +279,13 @@ def test_names_are_names(key: str, things: dict[str, Entry]) -> None:
 def test_what_is_replayed_at_no_speed_costs_without_end(things: dict[str, Entry]) -> None:
     plan = read_plan(things["plans/one"].path)
     still = structs.replace(plan.answers[0].replayed[0], tokens_per_s=0.0)
-    found = front_at([still], plan.prices, LIMIT_MS)
-    assert math.isinf(found.all[0].usd_per_million_tokens)
+    result = front_at([still], plan.prices, LIMIT_MS)
+    assert math.isinf(result.all[0].usd_per_million_tokens)
 
 
 def get(root: Path, address: str) -> tuple[int, dict[str, str], str]:
     """What the app answers, without a network."""
-    path, _, asked = address.partition("?")
+    path, _, requested = address.partition("?")
     sent: list[dict[str, Any]] = []
 
     async def receive() -> dict[str, Any]:
@@ -296,7 +296,7 @@ def get(root: Path, address: str) -> tuple[int, dict[str, str], str]:
 
     scope = {
         "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "GET", "scheme": "http",
-        "path": path, "raw_path": path.encode(), "query_string": asked.encode(), "root_path": "",
+        "path": path, "raw_path": path.encode(), "query_string": requested.encode(), "root_path": "",
         "headers": [(b"host", b"localhost")], "server": ("localhost", 80), "client": ("localhost", 1),
     }  # fmt: skip
     asyncio.run(make_app(Index(root))(scope, receive, send))
@@ -318,17 +318,17 @@ def test_each_has_an_address(address: str, root: Path) -> None:
 
 
 def test_a_part_of_a_sweep_is_the_part_of_its_page(root: Path) -> None:
-    asked = "/sweeps?at=sweeps/one&x=batches&metric=mean_batch"
-    part = json.loads(get(root, f"{asked}&part=shown")[2])
-    whole = get(root, asked)[2]
+    requested = "/sweeps?at=sweeps/one&x=batches&metric=mean_batch"
+    part = json.loads(get(root, f"{requested}&part=shown")[2])
+    whole = get(root, requested)[2]
     assert part["html"] in whole
     assert [each["id"] for each in part["figures"]] == ["map", "lines"]
 
 
 def test_a_part_of_a_plan_is_the_part_of_its_page(root: Path) -> None:
-    asked = "/plans?at=plans/one&price-h20=0.5"
-    part = json.loads(get(root, f"{asked}&part=shown")[2])
-    assert part["html"] in get(root, asked)[2]
+    requested = "/plans?at=plans/one&price-h20=0.5"
+    part = json.loads(get(root, f"{requested}&part=shown")[2])
+    assert part["html"] in get(root, requested)[2]
     assert "vllm 8xh20" in part["html"]
     assert [each["id"] for each in part["figures"]] == ["front"]
 

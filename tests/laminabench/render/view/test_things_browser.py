@@ -73,10 +73,10 @@ FRONT = "#shown section:has(h2:text-is('Front')) tbody tr"
 
 def front_of(page: Any) -> list[int]:
     """Whom the chart shows on the front."""
-    told: list[int] = page.evaluate(
+    messages: list[int] = page.evaluate(
         "document.getElementById('front').data.find((trace) => trace.meta.role === 'front').customdata"
     )
-    return told
+    return messages
 
 
 def numbered(page: Any) -> list[str]:
@@ -226,8 +226,8 @@ def test_docs_have_pictures(browser: Any, exploring: Any, tmp_path: Path) -> Non
         called = [sys.executable, "-m", "laminabench", *command.split(), "-q"]
         subprocess.run(called, cwd=tmp_path, check=True, stdout=subprocess.DEVNULL)
     (tmp_path / "validation").mkdir()
-    kept = Path(__file__).parents[3] / "results" / "validation" / "validation.json"
-    shutil.copy(kept, tmp_path / "validation")
+    saved = Path(__file__).parents[3] / "results" / "validation" / "validation.json"
+    shutil.copy(saved, tmp_path / "validation")
     with exploring(tmp_path) as running:
         explorer = Visitor(browser, running.url)
         for name, address in SHOTS.items():

@@ -235,12 +235,12 @@ def test_new_runs_appear_by_themselves(visitor: Visitor, here: Path) -> None:
     assert page.locator("tr[data-key]").count() == 0
     until(page, "performance.getEntriesByName(location.origin + '/news').length > 0")
     # Where the explorer is busy, it is asked again.
-    page.route(lambda url: "part=rows" in url, lambda asked: asked.abort(), times=1)
+    page.route(lambda url: "part=rows" in url, lambda requested: requested.abort(), times=1)
     shutil.copytree(here / "runs/lamina", here / ".copy")
     (here / ".copy").rename(here / "runs/brand-new")
     expect(page.locator("tr.new")).to_have_attribute("data-key", "runs/brand-new")
     expect(page.locator("#news")).to_have_text("1 new Run")
-    assert any("net::ERR_FAILED" in said for said in visitor.complaints)
+    assert any("net::ERR_FAILED" in message for message in visitor.complaints)
     visitor.complaints.clear()
     shutil.rmtree(here / "runs/brand-new")
     expect(page.locator("tr[data-key]")).to_have_count(0)
@@ -340,11 +340,11 @@ def test_who_is_in_a_table_by_keyboard_stays_there_while_the_replay_goes_on(
 def gallery(tmp_path: Path) -> Path:
     """A folder to take pictures of: modelled replays, and a live one under way."""
     lamina = ({}, {"batches": 1}, {"deployment": "2xh100+8xh20"}, {"deployment": "4xh100+4xh20"})
-    asked = [
+    requests = [
         *(("lamina", more) for more in lamina),
         *(("vllm", {"deployment": deployment}) for deployment in ("4xh100", "8xh100", "8xh20")),
     ]
-    for number, (system, more) in enumerate(asked):
+    for number, (system, more) in enumerate(requests):
         name = "-".join([system, *map(str, more.values())])
         request = ReplayRequest(
             trace="profile:azure-conv", num_requests=800, offline=True, system=system,

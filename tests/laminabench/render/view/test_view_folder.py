@@ -36,10 +36,10 @@ def test_what_there_is(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("sweep.json", "plan.json", "validation.json"):
         (folder / name).write_text("{}")
     (folder / "runs/x.live").write_text("")
-    found = scan(folder).entries
-    assert found["run"].keys() == {"runs/lamina", "runs/vllm"}
-    assert found["live"].keys() == {"runs/x.live"}
-    assert [list(found[kind]) for kind in ("sweep", "plan", "validation")] == [[folder.name]] * 3
+    result = scan(folder).entries
+    assert result["run"].keys() == {"runs/lamina", "runs/vllm"}
+    assert result["live"].keys() == {"runs/x.live"}
+    assert [list(result[kind]) for kind in ("sweep", "plan", "validation")] == [[folder.name]] * 3
     # The folder may be a Run itself.
     assert scan(folder / "runs/lamina").entries["run"].keys() == {"lamina"}
     (folder / "runs/pyvenv.cfg").write_text("")
@@ -67,7 +67,7 @@ def test_addresses_name_what_was_found_and_nothing_else(two_runs: Path, key: str
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (b"{", "is damaged: it is not JSON"),
         (b'{"format": "laminabench-run"}', "is damaged"),
@@ -75,14 +75,14 @@ def test_addresses_name_what_was_found_and_nothing_else(two_runs: Path, key: str
         (b"\xff\xfe", "is damaged"),
     ],
 )
-def test_damaged_runs_are_listed_with_what_is_wrong(folder: Path, text: bytes, said: str) -> None:
+def test_damaged_runs_are_listed_with_what_is_wrong(folder: Path, text: bytes, message: str) -> None:
     (folder / "runs/vllm/run.json").write_bytes(text)
     index = Index(folder)
     rows = {row.key: row.damage for row in index.rows(complete=True)}
     assert rows["runs/lamina"] is None
-    assert said in (rows["runs/vllm"] or "")
-    assert said in table_page(index, QueryParams("")).body
-    assert "1 of 2 Runs" in table_page(index, QueryParams("q=damaged")).body or "upgrade" in said
+    assert message in (rows["runs/vllm"] or "")
+    assert message in table_page(index, QueryParams("")).body
+    assert "1 of 2 Runs" in table_page(index, QueryParams("q=damaged")).body or "upgrade" in message
     with pytest.raises(UserError):
         compare_page(index, QueryParams("run=runs/vllm"))
 
@@ -133,8 +133,18 @@ def test_the_page_and_its_parts(two_runs: Path) -> None:
     other = compare_page(index, QueryParams([*both, ("base", "runs/vllm"), ("slo", "50")]))
     assert other.title == "vllm 4xh100 and lamina 2xh100+4xh20"
     assert "of tokens within 50 ms" in other.body
+    assert page_opens_with_curves(index, both)
     alone = compare_page(index, QueryParams(both[:1]))
     assert "What differs" not in alone.body
+    assert "curves" not in alone.body
+
+
+def page_opens_with_curves(index: Index, both: list[tuple[str, str]]) -> bool:
+    whole = compare_page(index, QueryParams(both)).body
+    part = compare_page(index, QueryParams([*both, ("part", "curves")]))
+    names = [trace["name"] for trace in part.charts[0].traces]
+    assert {"vllm 4xh100", "lamina 2xh100+4xh20"} < {*names}
+    return whole.index("part=curves") < whole.index("What differs")
 
 
 @pytest.mark.parametrize(
@@ -158,12 +168,12 @@ def test_what_cannot_be_compared(two_runs: Path, query: str, code: str) -> None:
 
 
 def test_manifests_alone_say_what_whole_runs_say(two_runs: Path) -> None:
-    found = chosen(Index(two_runs), ["runs/lamina", "runs/vllm"])
-    quick, slow = at_a_glance(found, None), with_tables(found, None)
+    result = chosen(Index(two_runs), ["runs/lamina", "runs/vllm"])
+    quick, slow = at_a_glance(result, None), with_tables(result, None)
     assert len(quick[0].run.outcome.requests) == 0
     assert (cards(quick), comparison(quick), caveats(quick)) == (cards(slow), comparison(slow), caveats(slow))
     # Another limit takes the tables.
-    assert cards(at_a_glance(found, 50.0)) == cards(with_tables(found, 50.0)) != cards(slow)
+    assert cards(at_a_glance(result, 50.0)) == cards(with_tables(result, 50.0)) != cards(slow)
 
 
 @pytest.mark.parametrize(("slo", "window"), [(None, None), (50.0, (1.0, 2.0))])
@@ -171,9 +181,9 @@ def test_an_export_is_the_report_of_the_same_runs(
     two_runs: Path, slo: float | None, window: tuple[float, float] | None
 ) -> None:
     paths = [two_runs / "runs" / name for name in ("lamina", "vllm")]
-    wanted = page(report(shown([read_run(path) for path in paths], slo), None, window))
+    expected = page(report(shown([read_run(path) for path in paths], slo), None, window))
     query = "run=runs/lamina&run=runs/vllm" + ("" if slo is None else "&slo=50&window=1:2")
-    assert export(Index(two_runs), QueryParams(query)) == wanted
+    assert export(Index(two_runs), QueryParams(query)) == expected
 
 
 DEEP = "[" * 5000 + "]" * 5000
@@ -202,8 +212,8 @@ def test_one_hostile_run_spoils_no_page_of_the_others(folder: Path, part: str, v
 
 
 def test_a_time_that_no_calendar_has(two_runs: Path) -> None:
-    found = scan(two_runs).entries["run"]["runs/lamina"]
-    row = _read(dataclasses.replace(found, mtime_ns=1 << 80))
+    result = scan(two_runs).entries["run"]["runs/lamina"]
+    row = _read(dataclasses.replace(result, mtime_ns=1 << 80))
     assert row is not None
     assert row.damage is not None
 
@@ -211,16 +221,16 @@ def test_a_time_that_no_calendar_has(two_runs: Path) -> None:
 def test_what_goes_while_a_folder_is_looked_through(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "runs/x.live").write_text("")
 
-    def gone_then(path: Path) -> Iterator[os.DirEntry[str]]:
+    def removed_entry(path: Path) -> Iterator[os.DirEntry[str]]:
         for entry in list(os.scandir(path)):
             if entry.name == "x.live":
                 (folder / "runs/x.live").unlink()
             yield entry
 
-    monkeypatch.setattr(folders, "_entries", gone_then)
-    found = scan(folder).entries
-    assert found["live"] == {}
-    assert found["run"].keys() == {"runs/lamina", "runs/vllm"}
+    monkeypatch.setattr(folders, "_entries", removed_entry)
+    result = scan(folder).entries
+    assert result["live"] == {}
+    assert result["run"].keys() == {"runs/lamina", "runs/vllm"}
 
 
 def test_a_run_that_goes_while_it_is_compared_is_said_to(folder: Path) -> None:

@@ -39,6 +39,8 @@ def test_the_link_lets_one_browser_in(explorer: Any) -> None:
     assert status == 200
     assert 'content="0;url=/compare?run=runs%2Fa%26b"' in body
     assert headers["cache-control"] == "no-store"
+    _, body, _ = explorer.get(f"//other.host/{explorer.link[1:]}")
+    assert 'content="0;url=/other.host/"' in body
 
 
 def test_the_cookie_is_for_this_browser_alone(explorer: Any) -> None:

@@ -34,10 +34,10 @@ class Looked:
         self.now[0] += 100
         return live_page(self.index, self.watched, query)
 
-    def news(self, seen: int = 0, began: str = "2026-11-24T12:00:00Z") -> dict[str, Any]:
+    def news(self, observed: int = 0, began: str = "2026-11-24T12:00:00Z") -> dict[str, Any]:
         self.now[0] += 100
-        asked = {"at": "runs/x.live", "seen": str(seen), "began": began}
-        return dict(moments(self.index, self.watched, QueryParams(asked)))
+        requested = {"at": "runs/x.live", "seen": str(observed), "began": began}
+        return dict(moments(self.index, self.watched, QueryParams(requested)))
 
 
 @pytest.fixture
@@ -125,9 +125,9 @@ def test_what_is_copied_from_the_page_is_one_name_from_where_the_explorer_was_st
 ) -> None:
     path = folder / "runs/a b;touch c.live"
     made_live(path, DEAD)
-    found = looked.watched.one("runs/a b;touch c.live")
-    assert found is not None
-    assert shlex.split(found.resume) == [
+    result = looked.watched.one("runs/a b;touch c.live")
+    assert result is not None
+    assert shlex.split(result.resume) == [
         "laminabench",
         "replay",
         "--resume",
@@ -146,9 +146,9 @@ def test_another_in_its_place_is_read_from_its_beginning(folder: Path, looked: L
     header, rest = lines[0], b"\n".join(lines[1:]) + b"\n"
     path.write_bytes(header + b" " * (size - len(header) - 1) + b"\n" + rest)
     looked.news()
-    found = looked.watched.one("runs/x.live")
-    assert found is not None
-    assert (found.header.trace, len(found.moments)) == ("another", 16)
+    result = looked.watched.one("runs/x.live")
+    assert result is not None
+    assert (result.header.trace, len(result.moments)) == ("another", 16)
 
 
 @pytest.mark.parametrize("number", ["1" + "0" * 400, "1" + "0" * 18])

@@ -18,9 +18,9 @@ from laminabench.render.view.table_page import ROWS, columns_page, table_page
 from laminabench.util.errors import UserError
 
 
-def found(index: Index, text: str) -> list[str]:
-    wanted = parsed(text, index)
-    return sorted(row.key for row in wanted.matching(index.rows(complete=wanted.needs_all)))
+def result(index: Index, text: str) -> list[str]:
+    expected = parsed(text, index)
+    return sorted(row.key for row in expected.matching(index.rows(complete=expected.needs_all)))
 
 
 @pytest.mark.parametrize(
@@ -48,11 +48,11 @@ def found(index: Index, text: str) -> list[str]:
     ],
 )
 def test_what_is_found(two_runs: Path, text: str, keys: list[str]) -> None:
-    assert found(Index(two_runs / "runs"), text) == keys
+    assert result(Index(two_runs / "runs"), text) == keys
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("tbt_ms.p98<80", "tbt_ms.p99"),
         ("tbt_ms.p99<fast", "'fast' is not a number"),
@@ -61,12 +61,12 @@ def test_what_is_found(two_runs: Path, text: str, keys: list[str]) -> None:
         ("x" * 3000, "at most 2,000 characters"),
     ],
 )
-def test_what_means_nothing_is_said_on_the_page(two_runs: Path, text: str, said: str) -> None:
+def test_what_means_nothing_is_said_on_the_page(two_runs: Path, text: str, message: str) -> None:
     index = Index(two_runs)
     with pytest.raises(UserError) as error:
         parsed(text, index)
     assert error.value.code == "view-query"
-    assert said in str(error.value)
+    assert message in str(error.value)
     body = table_page(index, QueryParams({"q": text})).body
     assert 'role="alert"' in body
     assert "No Run is like that" in body

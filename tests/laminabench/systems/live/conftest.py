@@ -52,8 +52,8 @@ def outcome_of() -> Callable[..., Outcome]:
     """What came of a replay, whose workers have kept to the schedule."""
 
     def made(engine: Any, replay: Replay) -> Outcome:
-        found = recorded(engine, replay.clock, replay.log.before)
-        assert found.violations == []
-        return found.outcome(replay.log, engine.capacity)
+        result = recorded(engine, replay.clock, replay.log.before)
+        assert result.violations == []
+        return result.outcome(replay.log, engine.capacity)
 
     return made

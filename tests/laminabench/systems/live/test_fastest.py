@@ -65,14 +65,14 @@ def test_attention_gets_its_share_of_cores_as_heads_divide(
     cores(8)
     # llama-mini has 4 KV heads: 3, 5, 6 and 7 attention workers there cannot be.
     assert model("llama-mini").kv_heads == 4
-    tried: list[str] = []
+    attempts: list[str] = []
 
     def measure(setup: LiveSetup, _: Load) -> Trial:
-        tried.append(str(setup.deployment))
-        return Trial(tried[-1], 1.0, share)
+        attempts.append(str(setup.deployment))
+        return Trial(attempts[-1], 1.0, share)
 
     chosen(_setup("8xcpu", "llama-mini"), REQUEST, trace_of([100], [20]), SILENT, measure)
-    assert tried == ["8xcpu", divided]
+    assert attempts == ["8xcpu", divided]
 
 
 def test_a_single_core_leaves_nothing_to_measure(trace_of: Any, cores: Any) -> None:

@@ -118,16 +118,16 @@ def test_a_replay_strikes_between_steps_and_tells_what_it_cost(
     log = replay.log
     assert [inject_fault.workers[0] for inject_fault in log.strikes] == ["attention 0", "model 0"]
     assert log.strikes[0].at_s == pytest.approx(1.0, abs=0.008)
-    found = recorded(engine, replay.clock)
-    assert found.violations == []
-    iterations = found.with_times(log.tables.iterations(), log.faults)
+    result = recorded(engine, replay.clock)
+    assert result.violations == []
+    iterations = result.with_times(log.tables.iterations(), log.faults)
     second = log.faults[1].resumed_s
     # What a worker knew is gone with it.
     assert np.isnan(iterations["model_s"][iterations["start_s"] < second]).all()
     assert iterations["model_s"][iterations["start_s"] >= second] == pytest.approx(0.003)
     between = iterations["start_s"] >= log.faults[0].resumed_s
     assert iterations["attention_s"][between] == pytest.approx(0.004)
-    rows = faults_of(found.outcome(log, 100), log.faults, log.strikes, 50.0)
+    rows = faults_of(result.outcome(log, 100), log.faults, log.strikes, 50.0)
     assert [row.workers for row in rows] == [["attention 0"], ["model 0"]]
     assert [row.detection_s for row in rows] == pytest.approx([0.2, 1.0])
     assert [row.recovery_s for row in rows] == pytest.approx([0.3, 0.3])

@@ -88,8 +88,8 @@ def test_vllm_has_those_that_its_deployment_names(
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     setup = VllmSetup(model("llama-tiny"), "llama-tiny", parse_deployment(deployment))
     environment = Environment(tmp_path / "bin" / "python", "cuda", {}, ())
-    found = variables(environment, [0], 1, tmp_path, setup.gpus())
-    assert (found["CUDA_VISIBLE_DEVICES"], found["CUDA_DEVICE_ORDER"]) == (chosen, "PCI_BUS_ID")
+    result = variables(environment, [0], 1, tmp_path, setup.gpus())
+    assert (result["CUDA_VISIBLE_DEVICES"], result["CUDA_DEVICE_ORDER"]) == (chosen, "PCI_BUS_ID")
 
 
 def test_a_card_is_called_by_all_of_its_name() -> None:

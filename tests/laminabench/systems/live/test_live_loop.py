@@ -38,7 +38,7 @@ def test_saturate_submits_all_at_once_and_serves_in_order(
     assert rows["first_token_s"] - rows["admitted_s"] == pytest.approx([ITERATION_S] * 4)
     assert replay.log.tables.iterations()["joined"].tolist() == [2, 1, 0, 1, 0]
     assert replay.log.tables.queue_empty_s == pytest.approx(3 * ITERATION_S)
-    assert sorted(engine.asked) == [0, 1, 2, 3]  # so that the engine forgets them
+    assert sorted(engine.requested) == [0, 1, 2, 3]  # so that the engine forgets them
     assert engine.slept == []
 
 
@@ -104,11 +104,11 @@ def test_the_timeline_has_a_lane_for_each_worker(
 ) -> None:
     engine = made_up_engine()
     replay = play(engine, trace_of([10] * 1, [10]), Offered())
-    outcome, found = outcome_of(engine, replay), recorded(engine, replay.clock)
-    _, _, window_s = found.drawn(outcome, None)
+    outcome, result = outcome_of(engine, replay), recorded(engine, replay.clock)
+    _, _, window_s = result.drawn(outcome, None)
     assert window_s == pytest.approx((4 * ITERATION_S, 6 * ITERATION_S))
     # A moment early, so that no iteration begins right on the edge.
-    drawn, lanes, _ = found.drawn(outcome, (4 * ITERATION_S - 0.0005, 6 * ITERATION_S - 0.0005))
+    drawn, lanes, _ = result.drawn(outcome, (4 * ITERATION_S - 0.0005, 6 * ITERATION_S - 0.0005))
     write_timeline(tmp_path / "t.json", drawn, lanes)
     events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
     names = [event["args"]["name"] for event in events if event["name"] in ("process_name", "thread_name")]
@@ -118,7 +118,7 @@ def test_the_timeline_has_a_lane_for_each_worker(
     assert [event["ts"] for event in work[:3]] == pytest.approx([28_000, 29_000, 31_000])
     assert {event["dur"] for event in work if event["cat"] == "attention"} == {2000}
     assert bubbles(drawn, lanes) == pytest.approx({"model 0": 8 / 12, "attention 0": 4 / 12}, abs=0.1)
-    chosen, _, _ = found.drawn(outcome, (0.0, 0.0015))
+    chosen, _, _ = result.drawn(outcome, (0.0, 0.0015))
     assert len(chosen.timeline["start_s"]) == 2
 
 

@@ -25,7 +25,7 @@ CAPACITY = 100  # which one of them does not fit
 SATURATE, OPEN, CLOSED = Offered(), Offered("open"), Offered("closed", concurrency=3)
 
 
-def told(records: list[Any], trace: Trace) -> ReplayLog:
+def reported(records: list[Any], trace: Trace) -> ReplayLog:
     log = ReplayLog(trace)
     for packed in records:
         log.apply(unpacked(packed))
@@ -55,25 +55,27 @@ def records(made_up_engine: Any, tmp_path: Path, trace: Trace, go_on: Any) -> An
         engine = made_up_engine(capacity=CAPACITY, most=3)
         replay = go_on(engine, ReplayLog(trace), offered, journal=journal)
         journal.close()
-        journal, (_, *found) = Journal.reopen(path)
+        journal, (_, *result) = Journal.reopen(path)
         journal.remove()
-        return found, replay
+        return result, replay
 
     return whole
 
 
-def check_same(replay: Replay, whole: Replay, kept: list[Any]) -> None:
+def check_same(replay: Replay, whole: Replay, saved: list[Any]) -> None:
     """The same requests and tokens, and the iterations that were told of before."""
     one, other = replay.log.tables, whole.log.tables
-    rows, wanted = one.requests(), other.requests()
-    assert (rows["first_iteration"] < 0).tolist() == (wanted["first_iteration"] < 0).tolist()
-    assert (np.isfinite(rows["finished_s"])).tolist() == (np.isfinite(wanted["finished_s"])).tolist()
+    rows, expected = one.requests(), other.requests()
+    assert (rows["first_iteration"] < 0).tolist() == (expected["first_iteration"] < 0).tolist()
+    assert (np.isfinite(rows["finished_s"])).tolist() == (np.isfinite(expected["finished_s"])).tolist()
     assert rows["preemptions"].sum() == 0
     assert (one.finished, one.tokens, one.waiting) == (other.finished, other.tokens, 0)
     assert replay.log.tokens == whole.log.tokens
-    told_of = sum(record[0] == "Iteration" for record in kept)
+    reported_tokens = sum(record[0] == "Iteration" for record in saved)
     for name, column in one.iterations().items():
-        assert np.array_equal(column[:told_of], other.iterations()[name][:told_of], equal_nan=True), name
+        assert np.array_equal(
+            column[:reported_tokens], other.iterations()[name][:reported_tokens], equal_nan=True
+        ), name
 
 
 @pytest.mark.parametrize("offered", [SATURATE, OPEN, CLOSED])
@@ -82,11 +84,11 @@ def test_cut_off_after_any_record_it_ends_with_the_same_tables(
 ) -> None:
     all_records, whole = records(offered)
     for cut in range(len(all_records) + 1):  # the last: only its Run was missing
-        kept = all_records[:cut]
-        engine, log = made_up_engine(capacity=CAPACITY, most=3, now_ns=10**12), told(kept, trace)
+        saved = all_records[:cut]
+        engine, log = made_up_engine(capacity=CAPACITY, most=3, now_ns=10**12), reported(saved, trace)
         record(Resumed(log.at_s), log, None)
         replay = go_on(engine, log, offered)
-        check_same(replay, whole, kept)
+        check_same(replay, whole, saved)
         # No time passes between the last that was told and the first that comes after.
         outcome = outcome_of(engine, replay)
         starts = outcome.iterations["start_s"]
@@ -108,20 +110,20 @@ def test_it_can_be_cut_off_again_and_again(
     made_up_engine: Any, tmp_path: Path, trace: Trace, go_on: Any, cuts: list[int]
 ) -> None:
     whole = go_on(made_up_engine(capacity=CAPACITY, most=3), trace, SATURATE)
-    path, kept = tmp_path / "again.journal", []
+    path, saved = tmp_path / "again.journal", []
     for cut in cuts:
         path.unlink(missing_ok=True)
         journal, log = Journal.create(path, {}), ReplayLog(trace)
-        for packed in kept:
+        for packed in saved:
             journal.append(packed)
             log.apply(unpacked(packed))
         record(Resumed(log.at_s), log, journal)
         go_on(made_up_engine(capacity=CAPACITY, most=3), log, SATURATE, journal=journal)
         journal.close()
-        journal, (_, *found) = Journal.reopen(path)
+        journal, (_, *result) = Journal.reopen(path)
         journal.close()
-        kept = found[: len(kept) + cut]
-    log = told(kept, trace)
+        saved = result[: len(saved) + cut]
+    log = reported(saved, trace)
     record(Resumed(log.at_s), log, None)
     replay = go_on(made_up_engine(capacity=CAPACITY, most=3), log, SATURATE)
     check_same(replay, whole, [])
@@ -134,7 +136,7 @@ def test_who_ran_goes_first_with_what_it_had_made(
     all_records, _ = records(SATURATE)
     arrived = [record for record in all_records if record[0] == "Arrived"]
     iterations = [record for record in all_records if record[0] == "Iteration"]
-    log = told([*arrived, *iterations[:3]], trace)
+    log = reported([*arrived, *iterations[:3]], trace)
     record(Resumed(log.at_s), log, None)
     # 0 has made three tokens, 1 its two; 2 three; 3 took 1's place.
     assert log.cut_off() == [0, 2]
@@ -152,7 +154,7 @@ def test_what_workers_did_before_is_unknown_and_shares_are_of_the_time_since(
     made_up_engine: Any, records: Any, trace: Trace, go_on: Any, outcome_of: Any
 ) -> None:
     all_records, _ = records(SATURATE)
-    engine, log = made_up_engine(capacity=CAPACITY, most=3), told(all_records[:14], trace)
+    engine, log = made_up_engine(capacity=CAPACITY, most=3), reported(all_records[:14], trace)
     record(Resumed(log.at_s), log, None)
     outcome = outcome_of(engine, go_on(engine, log, SATURATE))
     before = log.before[0]
@@ -164,7 +166,7 @@ def test_what_workers_did_before_is_unknown_and_shares_are_of_the_time_since(
     assert summary["bubbles"]["model"] == pytest.approx(4 / 7)
     assert summary["bubbles"]["whole_run"] == {"replicas": [None], "attention": None}
     # Where nobody is left who knows anything, waiting is not told from work.
-    engine, log = made_up_engine(capacity=CAPACITY, most=3), told(all_records, trace)
+    engine, log = made_up_engine(capacity=CAPACITY, most=3), reported(all_records, trace)
     record(Resumed(log.at_s), log, None)
     outcome = outcome_of(engine, go_on(engine, log, SATURATE))
     summary = to_json(summarise(outcome, log.trace, mode="saturate", slo_tbt_ms=10, usd_per_hour=None))

@@ -82,17 +82,17 @@ def test_gpus_are_those_of_this_machine(deployment: str, more: dict[str, Any], d
 )
 def test_kv_fills_what_a_gpu_has_left(deployment: str, for_kv: float, trace_of: Any) -> None:
     long, shape = trace_of([10**7] * 3, [10] * 3), model("llama3.1-8b")
-    found = kv_tokens(a_setup(deployment, "llama3.1-8b"), long, 60 * GB)
-    assert found == pytest.approx(for_kv / shape.kv_bytes_per_token, rel=0.01)
+    result = kv_tokens(a_setup(deployment, "llama3.1-8b"), long, 60 * GB)
+    assert result == pytest.approx(for_kv / shape.kv_bytes_per_token, rel=0.01)
 
 
 def test_models_that_cannot_run_here() -> None:
     # Nothing here multiplies by quantized weights, and windows give no KV back.
     with pytest.raises(UserError, match="model-narrow-live"):
         in_dtype(model("gpt-oss-20b"), None)
-    held = in_dtype(model("gpt-oss-20b"), "bf16")
-    assert held.expert_dtype == "bf16"
-    assert held.kv_bytes_per_token == 2 * model("gpt-oss-20b").kv_bytes_per_token
+    stored = in_dtype(model("gpt-oss-20b"), "bf16")
+    assert stored.expert_dtype == "bf16"
+    assert stored.kv_bytes_per_token == 2 * model("gpt-oss-20b").kv_bytes_per_token
 
 
 def test_what_it_is() -> None:
@@ -149,18 +149,18 @@ def test_kv_memory_by_default_is_a_quarter_of_what_is_free_or_what_can_be_used(t
 
 
 def test_kv_of_a_byte_a_number_has_room_for_twice_as_many_tokens(trace_of: Any) -> None:
-    trace, found = trace_of([10**6] * 3, [10] * 3), {}
+    trace, result = trace_of([10**6] * 3, [10] * 3), {}
     for kv_dtype in ("auto", "fp8", "int8"):
         setup = a_setup(kv_dtype=kv_dtype)
-        found[kv_dtype] = kv_tokens(setup, trace, 8 * GB)
+        result[kv_dtype] = kv_tokens(setup, trace, 8 * GB)
     dim = a_setup().model.head_dim
-    assert found["fp8"] == 2 * found["auto"]
-    assert found["int8"] == 2 * GB * dim // (dim + 4) // (16_384 // 2)
+    assert result["fp8"] == 2 * result["auto"]
+    assert result["int8"] == 2 * GB * dim // (dim + 4) // (16_384 // 2)
 
 
 def test_one_kv_head_is_stored_by_all_who_share_its_queries(trace_of: Any) -> None:
     trace, shape = trace_of([10**6] * 3, [10] * 3), replace(model("llama-mini"), kv_heads=1)
-    found = {
+    result = {
         (count, partition): kv_tokens(
             replace(a_setup(f"1xcpu+{count}xcpu", oversubscribe=True, partition=partition), model=shape),
             trace,
@@ -169,8 +169,8 @@ def test_one_kv_head_is_stored_by_all_who_share_its_queries(trace_of: Any) -> No
         for count in (1, 4)
         for partition in ("heads", "requests")
     }
-    assert found[4, "heads"] == found[1, "heads"] // 4
-    assert found[4, "requests"] == found[1, "requests"] == found[1, "heads"]
+    assert result[4, "heads"] == result[1, "heads"] // 4
+    assert result[4, "requests"] == result[1, "requests"] == result[1, "heads"]
 
 
 def test_attention_workers_that_absorb_hold_what_they_multiply_by() -> None:
@@ -189,6 +189,16 @@ def test_kv_memory_as_asked_for(trace_of: Any) -> None:
     assert kv_tokens(a_setup(kv_tokens=1000), trace_of([5], [10] * 1), 8 * GB) == 1000
     with pytest.raises(UserError, match="kv-tokens-too-many"):
         kv_tokens(a_setup(kv_tokens=10**6), trace_of([5], [10] * 1), 8 * GB)
+
+
+def test_a_copy_of_kv_takes_half_of_its_memory(trace_of: Any) -> None:
+    trace = trace_of([10**6] * 3, [10] * 3)
+    alone = kv_tokens(a_setup(), trace, 8 * GB)
+    assert kv_tokens(a_setup(kv_copy="host"), trace, 8 * GB) == alone // 2
+    assert kv_tokens(a_setup(kv_copy="disk"), trace, 8 * GB) == alone
+    assert a_setup(kv_copy="disk").layout()["kv_copies"] == "disk"
+    with pytest.raises(UserError, match="deployment-no-attention"):
+        check(a_setup("1xcpu", kv_copy="host"))
 
 
 def test_overcommitted_kv_memory_is_beside_what_devices_hold(trace_of: Any) -> None:
@@ -215,17 +225,17 @@ def test_the_engine_computes_so_many_tokens_of_prompts_with_an_iteration() -> No
     from lamina.serve import Sampling
 
     setup = a_setup("1xcpu", "llama-tiny", prefill="model", max_batched_tokens=64)
-    heard: list[str] = []
+    received: list[str] = []
 
     class Hears(Listener):
         @contextlib.contextmanager
         def progress(self, what: str, unit: str = "bytes") -> Iterator[Callable[[int, int | None], None]]:
-            heard.append(f"{what}{unit}")
+            received.append(f"{what}{unit}")
             yield lambda done, total: None
-            heard.append("there")
+            received.append("there")
 
     with opened(setup, 1024, "fifo", listener=Hears()) as engine:
-        assert heard == ["starting", "there"]  # so that nothing else is shown beside it
+        assert received == ["starting", "there"]  # so that nothing else is shown beside it
         engine.submit([1] * 100, Sampling(max_tokens=2))
         steps = []
         while not engine.idle:

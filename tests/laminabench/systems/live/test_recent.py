@@ -22,13 +22,13 @@ from laminabench.util.live_progress import FaultEvent, Gaps, Happening, Moment
 ITERATION_S = 0.007
 
 
-def moments(told: list[Happening]) -> list[Moment]:
-    return [each for each in told if isinstance(each, Moment)]
+def moments(reported: list[Happening]) -> list[Moment]:
+    return [each for each in reported if isinstance(each, Moment)]
 
 
 def test_gaps_are_between_iterations_of_a_batch_and_count_as_many_as_were_there() -> None:
-    told: list[Happening] = []
-    recent = Recent(told.append, 9)
+    messages: list[Happening] = []
+    recent = Recent(messages.append, 9)
     recent.iteration(0, 1.0, 5, 5)
     recent.iteration(1, 1.5, 2, 2)
     recent.iteration(0, 2.0, 6, 1)  # one of six has just come
@@ -36,7 +36,7 @@ def test_gaps_are_between_iterations_of_a_batch_and_count_as_many_as_were_there(
     recent.iteration(0, 5.0, 2, 2)  # all others have left
     assert recent.due(5.0)
     recent.moment(5.0, finished=1, failed=2, tokens=17, batch=4)
-    gaps, moment = told
+    gaps, moment = messages
     assert isinstance(gaps, Gaps)
     assert (gaps.seconds.tolist(), gaps.tokens.tolist()) == ([1.0, 3.0], [5, 2])
     assert moment == Moment(
@@ -46,61 +46,61 @@ def test_gaps_are_between_iterations_of_a_batch_and_count_as_many_as_were_there(
     # Nothing new: what was within the last seconds still is, until it is not.
     recent.moment(6.0, finished=1, failed=2, tokens=27)
     recent.moment(11.0, finished=1, failed=2, tokens=27)
-    later = moments(told)[1:]
+    later = moments(messages)[1:]
     assert [each.tbt_ms_p50 for each in later] == [1000.0, None]
     assert [each.tokens_per_s for each in later] == [10.0, 0.0]
-    assert len(told) == 4
+    assert len(messages) == 4
 
 
 @given(st.lists(st.tuples(st.floats(0.01, 3), st.integers(0, 100)), min_size=2, max_size=30))
 def test_the_rate_is_over_a_second_or_little_more(steps: list[tuple[float, int]]) -> None:
-    told: list[Happening] = []
-    recent, at_s, tokens = Recent(told.append), 0.0, 0
-    seen = []
+    messages: list[Happening] = []
+    recent, at_s, tokens = Recent(messages.append), 0.0, 0
+    observed = []
     for wait_s, made in steps:
         at_s, tokens = at_s + wait_s, tokens + made
         recent.moment(at_s, finished=0, failed=0, tokens=tokens)
-        seen.append((at_s, tokens))
-    for place, moment in enumerate(moments(told)):
+        observed.append((at_s, tokens))
+    for place, moment in enumerate(moments(messages)):
         if place == 0:
             assert moment.tokens_per_s is None
             continue
-        before = [each for each in seen[:place] if each[0] <= moment.at_s - 1.0] or seen[:1]
+        before = [each for each in observed[:place] if each[0] <= moment.at_s - 1.0] or observed[:1]
         since_s, had = before[-1]
         assert moment.tokens_per_s == pytest.approx((moment.tokens - had) / (moment.at_s - since_s))
 
 
 def test_a_replay_tells_of_itself_a_few_times_a_second(made_up_engine: Any, trace_of: Any, play: Any) -> None:
-    told: list[Happening] = []
+    messages: list[Happening] = []
     trace = trace_of([10] * 40, [50] * 40)
-    replay = play(made_up_engine(most=20), trace, Offered(), recent=Recent(told.append, 40))
-    found = moments(told)
-    first, last = found[0], found[-1]
+    replay = play(made_up_engine(most=20), trace, Offered(), recent=Recent(messages.append, 40))
+    result = moments(messages)
+    first, last = result[0], result[-1]
     assert (first.at_s, first.tokens, first.waiting, first.batch) == (0.0, 0, 40, 0)
     assert (last.tokens, last.finished, last.batch, last.waiting, last.kv_tokens) == (2000, 40, 0, 0, 0)
-    assert 3 <= len(found) <= 2 + last.at_s / EVERY_S
-    middle = found[1]
+    assert 3 <= len(result) <= 2 + last.at_s / EVERY_S
+    middle = result[1]
     assert (middle.batch, middle.waiting) == (20, 20)
     assert middle.tokens_per_s == pytest.approx(20 / ITERATION_S, rel=0.01)
     assert (middle.tbt_ms_p50, middle.tbt_ms_p99) == pytest.approx((7.0, 7.0))
     assert middle.kv_tokens == int(replay.log.tables.iterations()["kv_tokens"][middle.tokens // 20 - 1])
     # All gaps, each once: of a request one less than it has tokens.
-    gaps = [each for each in told if isinstance(each, Gaps)]
+    gaps = [each for each in messages if isinstance(each, Gaps)]
     assert sum(int(each.tokens.sum()) for each in gaps) == 2000 - 40
 
 
 def test_a_blow_and_what_came_of_it_are_told_and_told_again_when_it_is_gone_on_with(
     made_up_engine: Any, trace_of: Any, play: Any
 ) -> None:
-    told: list[Happening] = []
+    messages: list[Happening] = []
     engine, planned = made_up_engine(), [Injection("model 0", at_s=0.1)]
     trace = trace_of([10] * 4, [40] * 4)
-    replay = play(engine, trace, Offered(), recent=Recent(told.append, 4), planned=planned)
-    faults = [each for each in told if isinstance(each, FaultEvent)]
+    replay = play(engine, trace, Offered(), recent=Recent(messages.append, 4), planned=planned)
+    faults = [each for each in messages if isinstance(each, FaultEvent)]
     assert [(each.workers, each.struck) for each in faults] == [(("model 0",), "kill"), (("model 0",), None)]
     assert faults[0].resumed_s is None
     assert faults[1].at_s <= (faults[1].resumed_s or 0)
-    assert moments(told)[-1].workers_lost == 0
+    assert moments(messages)[-1].workers_lost == 0
     again: list[Happening] = []
     play(made_up_engine(), replay.log, Offered(), recent=Recent(again.append, 4))
     assert again[:2] == faults
@@ -109,10 +109,10 @@ def test_a_blow_and_what_came_of_it_are_told_and_told_again_when_it_is_gone_on_w
 
 
 def test_who_waits_for_arrivals_says_so(made_up_engine: Any, trace_of: Any, play: Any) -> None:
-    told: list[Happening] = []
+    messages: list[Happening] = []
     trace = trace_of([10] * 2, [3, 3], [0.0, 5.0])
-    play(made_up_engine(), trace, Offered("open"), recent=Recent(told.append, 2))
-    idle = [each for each in moments(told) if 2.0 < each.at_s < 4.9]
+    play(made_up_engine(), trace, Offered("open"), recent=Recent(messages.append, 2))
+    idle = [each for each in moments(messages) if 2.0 < each.at_s < 4.9]
     assert len(idle) >= 2
     assert {(each.batch, each.tokens_per_s) for each in idle} == {(0, 0.0)}
     assert expected_of(trace, Offered("open")).last_arrival_s == 5.0
@@ -120,11 +120,11 @@ def test_who_waits_for_arrivals_says_so(made_up_engine: Any, trace_of: Any, play
     assert expected_of(trace, Offered(), full_length=False).tokens is None
 
 
-def told_by(sampler: ProgressSampler) -> Moment:
-    told: list[Happening] = []
+def moment_of(sampler: ProgressSampler) -> Moment:
+    messages: list[Happening] = []
     sampled = sampler.sample()
-    report(Recent(told.append, 3, exact=False), time.monotonic() - 1.0, [sampled], sampled.gaps)
-    (moment,) = told
+    report(Recent(messages.append, 3, exact=False), time.monotonic() - 1.0, [sampled], sampled.gaps)
+    (moment,) = messages
     assert isinstance(moment, Moment)
     return moment
 
@@ -136,7 +136,7 @@ def test_a_client_tells_what_it_notes_anyway() -> None:
     records.begun = 3
     for place, at_s in ((0, 10.0), (1, 10.1), (0, 10.4)):
         records.chunk(place, at_s, 1)
-    first = told_by(sampler)
+    first = moment_of(sampler)
     assert (first.batch, first.waiting, first.tokens) == (2, 1, 3)
     assert first.tbt_ms_p50 == pytest.approx(400.0)
     # From one look to the next, and the tokens of one chunk came together.
@@ -155,7 +155,7 @@ def test_chunks_that_do_not_say_how_many_tokens_they_have_say_nothing_of_times()
     records.begun = 2
     for at_s in (1.0, 2.0):
         records.chunk(0, at_s, 0)
-    moment = told_by(sampler)
+    moment = moment_of(sampler)
     assert (moment.tbt_ms_p50, moment.batch) == (None, 1)
 
 

@@ -111,9 +111,9 @@ def test_attention_workers_that_absorb_hold_the_matrices_and_take_the_time():
         system("lamina").build(setup("deepseek-v3", "8xh200:ep8+4xh200", absorb=absorb)).spec
         for absorb in ("model", "attention")
     )
-    held = 2 * 61 * 128 * (128 + 128) * 512
+    stored = 2 * 61 * 128 * (128 + 128) * 512
     per_token = 61 * 576 * 2
-    assert model.tokens_per_pool - attention.tokens_per_pool == pytest.approx(held / per_token, abs=2)
+    assert model.tokens_per_pool - attention.tokens_per_pool == pytest.approx(stored / per_token, abs=2)
     assert (attention.timing.attention_rows[8:] > 0).all()
     assert (attention.timing.mid_slice[8:] < model.timing.mid_slice[8:]).all()
 
@@ -141,7 +141,7 @@ def test_what_no_two_nodes_hold_is_refused():
 
 def test_layouts_worth_trying_are_legal_and_without_stages():
     shape = modelled("qwen3-235b-a22b")
-    found = worth_trying(shape)
-    assert all(each.pp == 1 and each in shape.layouts(each.devices) for each in found)
-    assert {each.devices for each in found} == {1, 2, 4, 8, 16}
+    result = worth_trying(shape)
+    assert all(each.pp == 1 and each in shape.layouts(each.devices) for each in result)
+    assert {each.devices for each in result} == {1, 2, 4, 8, 16}
     assert all(each.plain for each in worth_trying(modelled("llama3-70b")))

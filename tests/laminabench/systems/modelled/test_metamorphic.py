@@ -92,11 +92,11 @@ def test_tokens_are_conserved_at_every_cut(name: str, seed: int) -> None:
     first, last = requests["first_iteration"], requests["last_iteration"]
     assert np.array_equal(last - first + 1, trace.output_tokens)
     for batch in np.unique(rows["batch"]):
-        mine = requests["batch"] == batch
+        own = requests["batch"] == batch
         sizes = rows["size"][rows["batch"] == batch]
         numbers = np.arange(len(sizes))[:, None]
         assert np.array_equal(rows["iteration"][rows["batch"] == batch], numbers[:, 0])
-        made = np.clip(numbers - first[mine] + 1, 0, trace.output_tokens[mine]).sum(axis=1)
+        made = np.clip(numbers - first[own] + 1, 0, trace.output_tokens[own]).sum(axis=1)
         assert np.array_equal(np.cumsum(sizes), made)
     assert rows["size"].sum() == trace.output_tokens.sum()
 

@@ -34,14 +34,14 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def prepared(**chosen: Any) -> PreparedModel:
-    found = prepare(ReplayRequest(trace="few.csv", **chosen))
-    assert isinstance(found, PreparedModel)
-    return found
+    result = prepare(ReplayRequest(trace="few.csv", **chosen))
+    assert isinstance(result, PreparedModel)
+    return result
 
 
 def built(**chosen: Any) -> Modelled:
-    found = prepared(**chosen)
-    return found.system.build(found.setup)
+    result = prepared(**chosen)
+    return result.system.build(result.setup)
 
 
 def test_layers_that_look_at_a_window_hand_over_no_more_than_that() -> None:
@@ -66,8 +66,8 @@ def test_devices_are_engines_of_the_largest_degree_that_divides_them(
     pool = modelled.spec.pool
     assert pool is not None
     assert pool.engine.copies == engines
-    wanted = {"prefill": f"pool:{devices}", "prefill_engines": engines, "prefill_tensor_parallel": tp}
-    assert modelled.facts | wanted == modelled.facts
+    expected = {"prefill": f"pool:{devices}", "prefill_engines": engines, "prefill_tensor_parallel": tp}
+    assert modelled.facts | expected == modelled.facts
     assert modelled.facts["prefill_kv_tokens"] == engines * (pool.engine.tokens_per_pool // 16 * 16)
 
 
@@ -79,8 +79,8 @@ def test_vllm_pushes_and_lamina_pulls(system: str, pulls: bool) -> None:
     assert pool.pulled is pulls
     # What decodes computes no prompts beside that.
     assert (modelled.spec.prompt_budget, pool.engine.prompt_budget) == (0, 512)
-    wanted = {"kv_handover": "pulled" if pulls else "pushed", "max_batched_tokens": 512}
-    assert modelled.facts | wanted == modelled.facts
+    expected = {"kv_handover": "pulled" if pulls else "pushed", "max_batched_tokens": 512}
+    assert modelled.facts | expected == modelled.facts
     assert {"gemm of the pool", "attention of the pool"} <= {row["term"] for row in modelled.coefficients}
 
 
@@ -101,10 +101,12 @@ def test_price_and_power_include_the_pool_of_every_instance() -> None:
     assert h20.price_usd_per_hour
     assert h100.power_w
     assert h20.power_w
-    found = prepared(deployment="2xh100+4xh20", prefill="pool:4xh100", instances=2).deployment
-    assert found.usd_per_hour == pytest.approx(2 * (6 * h100.price_usd_per_hour + 4 * h20.price_usd_per_hour))
-    assert found.power_w == pytest.approx(2 * (6 * h100.power_w + 4 * h20.power_w))
-    counts = {part["device"]: part["count"] for part in found.describe()["devices"]}
+    result = prepared(deployment="2xh100+4xh20", prefill="pool:4xh100", instances=2).deployment
+    assert result.usd_per_hour == pytest.approx(
+        2 * (6 * h100.price_usd_per_hour + 4 * h20.price_usd_per_hour)
+    )
+    assert result.power_w == pytest.approx(2 * (6 * h100.power_w + 4 * h20.power_w))
+    counts = {part["device"]: part["count"] for part in result.describe()["devices"]}
     assert counts == {"h100": 12, "h20": 8}
 
 

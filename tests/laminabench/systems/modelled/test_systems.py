@@ -144,6 +144,32 @@ def test_a_slower_network_is_slower() -> None:
     assert end_s("fhbn") < end_s("nccl") < end_s("1ms,1GB/s")
 
 
+def test_a_copy_of_kv_takes_memory_or_a_link() -> None:
+    """Of 2 x 8 KV heads of 128 numbers in bf16 a token's layer has 4,096 bytes, on four links."""
+    setup = a_setup("2xh100+4xh20")
+    alone = system("lamina").build(setup)
+    batch = np.arange(513)
+    network = setup.network.on(parse_deployment("1xh20").model.device.nic_bytes_per_s)
+    for where, capacity, rate in (("host", 1.0, 25e9), ("worker", 0.5, network.bandwidth_bytes_per_s)):
+        copied = system("lamina").build(replace(setup, kv_copy=where))
+        assert copied.spec.tokens_per_pool == int(alone.spec.tokens_per_pool * capacity)
+        more = copied.spec.timing.out_transfer - alone.spec.timing.out_transfer
+        assert more[batch] == pytest.approx(4096 * batch / (4 * rate))
+        assert copied.facts["kv_copy"] == where
+        each = copied.spec.tokens_per_pool * setup.model.kv_bytes_per_token / 4
+        assert copied.facts["kv_copy_bytes_per_worker"] == pytest.approx(each)
+    assert "kv_copy" not in alone.facts
+
+
+@pytest.mark.parametrize(
+    ("deployment", "where", "code"),
+    [("2xh100+4xh20", "disk", "kv-copy-not-modelled"), ("4xh200+1xh200", "worker", "kv-copy-alone")],
+)
+def test_copies_of_kv_that_have_no_place(deployment: str, where: str, code: str) -> None:
+    with pytest.raises(UserError, match=code):
+        build("lamina", deployment, kv_copy=where)
+
+
 def test_overcommitted_kv_admits_more_and_pays_for_what_is_paged() -> None:
     setup = a_setup("1xa100-80g+3xrtx-3090", "llama-13b")
     trace = resolve("azure-conv", offline=True, requests=600)

@@ -39,9 +39,9 @@ arrivals = st.one_of(
 units = st.sampled_from(["s", "ms", "us", "ns"])
 
 
-def columns_of(found: Requests) -> list[object]:
-    blocks = () if found.blocks is None else (found.blocks.offsets, found.blocks.ids)
-    return [found.arrival_s, found.prompt_tokens, found.output_tokens, found.session, *blocks]
+def columns_of(result: Requests) -> list[object]:
+    blocks = () if result.blocks is None else (result.blocks.offsets, result.blocks.ids)
+    return [result.arrival_s, result.prompt_tokens, result.output_tokens, result.session, *blocks]
 
 
 def paths(source: Source, unit: str) -> tuple[Way, Way]:

@@ -30,9 +30,9 @@ FACTS: dict[str, Any] = {
 NEXT = {"version": "1.0", "commit": "def"}
 
 
-def case(*metrics: str, tolerance: float = 0.0, live: bool = False, beside: bool = False) -> Case:
+def case(*metrics: str, tolerance: float = 0.0, live: bool = False, alongside: bool = False) -> Case:
     flags = {"trace": "t", **({"backend": "live"} if live else {})}
-    return Case("one", flags, flags if beside else None, (), metrics, dict.fromkeys(metrics, tolerance), 4)
+    return Case("one", flags, flags if alongside else None, (), metrics, dict.fromkeys(metrics, tolerance), 4)
 
 
 def obtained(facts: dict[str, Any] | None = None, **metrics: Value) -> Obtained:
@@ -94,9 +94,9 @@ def test_on_another_machine_only_a_ratio_is_compared() -> None:
     alone = judge(case("x", live=True), golden, now, 1.0)
     assert (alone.status, alone.failed) == ("skipped", False)
     assert "measured on another machine (other, 2 cores)" in alone.note
-    beside = judge(case("x", live=True, beside=True), golden, now, 1.0)
-    assert beside.status == "moved"
-    assert any(cause.startswith("the machine: cpu other -> one") for cause in beside.causes)
+    alongside = judge(case("x", live=True, alongside=True), golden, now, 1.0)
+    assert alongside.status == "moved"
+    assert any(cause.startswith("the machine: cpu other -> one") for cause in alongside.causes)
 
 
 def test_what_was_modelled_and_is_measured_now_moved() -> None:
@@ -105,18 +105,18 @@ def test_what_was_modelled_and_is_measured_now_moved() -> None:
 
 
 @pytest.mark.parametrize(
-    ("part", "name", "value", "told"),
+    ("part", "name", "value", "reported"),
     [
         ("trace", "sha256", "2" * 64, "the trace: sha256 111111111111… -> 222222222222…"),
         ("deployment", "usd_per_hour", 44.0, "the deployment or its price: usd_per_hour 40 -> 44 (+0.1)"),
         ("case", "batches", 3, "the case itself: batches not there -> 3"),
     ],
 )
-def test_the_cause_is_the_input_that_differs(part: str, name: str, value: object, told: str) -> None:
+def test_the_cause_is_the_input_that_differs(part: str, name: str, value: object, reported: str) -> None:
     now = copy.deepcopy(FACTS)
     now[part][name] = value
     first, *rest = causes(FACTS, now)
-    assert first == told
+    assert first == reported
     assert rest == ["not the code: laminabench 1.0 (abc) then and now"]
 
 
@@ -156,10 +156,10 @@ def test_which_way_is_better(metric: str, rise: str, fall: str) -> None:
 
 
 def test_a_golden_is_read_as_it_was_written(tmp_path: Path) -> None:
-    kept = obtained(live(), x=0.1 + 0.2, y=None, z=[1.0, 2.5])
-    write_golden(tmp_path, "one", kept)
+    saved = obtained(live(), x=0.1 + 0.2, y=None, z=[1.0, 2.5])
+    write_golden(tmp_path, "one", saved)
     (tmp_path / "other.json").write_text("{}")
-    assert read_golden(tmp_path, "one") == kept
+    assert read_golden(tmp_path, "one") == saved
     assert read_golden(tmp_path, "two") is None
     assert goldens_in(tmp_path) == ["one"]
 
@@ -229,19 +229,19 @@ def measured_rounds(rng: np.random.Generator, middle: float) -> list[float]:
     return list(middle * np.exp(rng.normal(0, NOISE, ROUNDS)))
 
 
-def found_to_move(seed: int, change: float) -> bool:
+def moves(seed: int, change: float) -> bool:
     rng = np.random.default_rng(seed)
-    found = change_interval(measured_rounds(rng, 100), measured_rounds(rng, 100 * (1 + change)))
-    return found.low > TOLERANCE or found.high < -TOLERANCE
+    result = change_interval(measured_rounds(rng, 100), measured_rounds(rng, 100 * (1 + change)))
+    return result.low > TOLERANCE or result.high < -TOLERANCE
 
 
 @pytest.mark.parametrize("change", [-0.03, 0.03])
 def test_a_change_of_three_per_cent_is_found_in_one_per_cent_of_noise(change: float) -> None:
-    assert sum(found_to_move(seed, change) for seed in SEEDS) >= 0.95 * len(SEEDS)
+    assert sum(moves(seed, change) for seed in SEEDS) >= 0.95 * len(SEEDS)
 
 
 def test_noise_alone_is_no_change() -> None:
-    assert sum(found_to_move(seed, 0) for seed in SEEDS) <= 0.05 * len(SEEDS)
+    assert sum(moves(seed, 0) for seed in SEEDS) <= 0.05 * len(SEEDS)
 
 
 @pytest.mark.parametrize("noise", ["normal", "heavy"])
@@ -251,16 +251,16 @@ def test_the_interval_covers_the_truth_as_often_as_it_says(noise: str) -> None:
         rng = np.random.default_rng(seed)
         draw = rng.standard_cauchy if noise == "heavy" else rng.standard_normal
         before, after = (list(middle * np.exp(0.01 * draw(6))) for middle in (1.0, 1.1))
-        found = change_interval(before, after)
-        covered += found.low <= 0.1 <= found.high
+        result = change_interval(before, after)
+        covered += result.low <= 0.1 <= result.high
     assert 0.92 <= covered / len(SEEDS) < 1
 
 
 def test_one_disturbed_round_moves_little() -> None:
     before = [99.0, 99.5, 100.0, 100.5, 101.0, 101.5]
-    found = change_interval(before, [*before[:-1], 1.0])
-    assert abs(found.estimate) < 0.01
-    assert found.low < 0 < found.high
+    result = change_interval(before, [*before[:-1], 1.0])
+    assert abs(result.estimate) < 0.01
+    assert result.low < 0 < result.high
 
 
 def test_its_ends_are_those_of_every_order_counted() -> None:
@@ -272,9 +272,9 @@ def test_its_ends_are_those_of_every_order_counted() -> None:
         below[u] = below.get(u, 0) + 1
     cut = max(u for u in below if 2 * sum(below[each] for each in range(u + 1)) <= 0.05 * 252)
     ratios = sorted(new / old for new in second for old in first)
-    found = change_interval(first, second)
-    assert (found.low, found.high) == (ratios[cut] - 1, ratios[-1 - cut] - 1)
-    assert found.low <= found.estimate <= found.high
+    result = change_interval(first, second)
+    assert (result.low, result.high) == (ratios[cut] - 1, ratios[-1 - cut] - 1)
+    assert result.low <= result.estimate <= result.high
 
 
 def test_the_least_rounds_can_tell_a_change() -> None:

@@ -23,11 +23,11 @@ from laminabench.util.errors import UserError
 from laminabench.workflows.compare.rounds import compare_runs
 from laminabench.workflows.compare.sides import Side, SideBySide, failures, parse_gate, side_by_side
 
-Kept = Callable[..., Path]
+SaveRun = Callable[..., Path]
 
 
 @pytest.fixture
-def kept(tmp_path: Path, manifest_of: Callable[..., Manifest]) -> Kept:
+def save_run(tmp_path: Path, manifest_of: Callable[..., Manifest]) -> SaveRun:
     """Keep a Run of some requests; `slow` is how many times as long everything takes."""
 
     def keep(name: str, slow: float = 1.0, requests: int = 60, **facts: Any) -> Path:
@@ -61,25 +61,25 @@ def labels(compared: SideBySide) -> list[str]:
     return [side.label for side in compared.sides]
 
 
-def test_rounds_of_one_live_thing_are_one_side(kept: Kept) -> None:
+def test_rounds_of_one_live_thing_are_one_side(save_run: SaveRun) -> None:
     paths = []
     for seed in range(3):
-        paths.append(kept(f"one{seed}", seed=seed))
-        paths.append(kept(f"two{seed}", 2.0, batches=2, seed=seed))
+        paths.append(save_run(f"one{seed}", seed=seed))
+        paths.append(save_run(f"two{seed}", 2.0, batches=2, seed=seed))
     compared, notes = compare_runs(paths)
     assert [len(side.runs) for side in compared.sides] == [3, 3]
     assert notes == []
     ratio = compared.ratio("throughput", 1)
     assert ratio.value == pytest.approx(0.5, rel=1e-3)
     assert not ratio.exact
-    apart, _ = compare_runs(paths, group=False)
-    assert len(apart.sides) == 6
-    assert labels(apart) == [str(path) for path in paths]
+    separate, _ = compare_runs(paths, group=False)
+    assert len(separate.sides) == 6
+    assert labels(separate) == [str(path) for path in paths]
 
 
-def test_rounds_that_differ_have_an_interval(kept: Kept) -> None:
-    one = [kept(f"one{i}", 1 + i / 20) for i in range(3)]
-    alone = kept("modelled", backend="modelled")
+def test_rounds_that_differ_have_an_interval(save_run: SaveRun) -> None:
+    one = [save_run(f"one{i}", 1 + i / 20) for i in range(3)]
+    alone = save_run("modelled", backend="modelled")
     compared, _ = compare_runs([*one, alone])
     interval = compared.ratio("throughput", 1).interval
     assert interval is not None
@@ -87,22 +87,22 @@ def test_rounds_that_differ_have_an_interval(kept: Kept) -> None:
     assert compared.sides[1].estimates["throughput"].exact
 
 
-def test_rounds_that_are_all_the_same_do_not_tell_how_sure_they_are(kept: Kept) -> None:
+def test_rounds_that_are_all_the_same_do_not_tell_how_sure_they_are(save_run: SaveRun) -> None:
     """As where every token was in time: 100 % in three rounds is not 100 % for certain."""
-    paths = [kept(name, backend="live", slo_tbt_ms=1e6) for name in ("one", "two", "three")]
-    compared, _ = compare_runs([*paths, kept("other", batches=2, slo_tbt_ms=1e6)])
+    paths = [save_run(name, backend="live", slo_tbt_ms=1e6) for name in ("one", "two", "three")]
+    compared, _ = compare_runs([*paths, save_run("other", batches=2, slo_tbt_ms=1e6)])
     attained = compared.sides[0].estimates["token_attainment"]
     assert (attained.value, attained.exact, attained.interval) == (1.0, False, None)
 
 
-def test_a_run_is_not_a_round_of_itself(kept: Kept, tmp_path: Path) -> None:
-    one = kept("one")
+def test_a_run_is_not_a_round_of_itself(save_run: SaveRun, tmp_path: Path) -> None:
+    one = save_run("one")
     with pytest.raises(UserError, match="compare-run-twice"):
-        compare_runs([one, kept("two"), tmp_path / "two" / ".." / "one"])
+        compare_runs([one, save_run("two"), tmp_path / "two" / ".." / "one"])
 
 
-def test_modelled_runs_are_exact_and_never_grouped(kept: Kept) -> None:
-    paths = [kept("one", backend="modelled"), kept("two", 2.0, backend="modelled")]
+def test_modelled_runs_are_exact_and_never_grouped(save_run: SaveRun) -> None:
+    paths = [save_run("one", backend="modelled"), save_run("two", 2.0, backend="modelled")]
     compared, notes = compare_runs(paths)
     assert labels(compared) == [str(path) for path in paths]
     ratio = compared.ratio("throughput", 1)
@@ -110,8 +110,8 @@ def test_modelled_runs_are_exact_and_never_grouped(kept: Kept) -> None:
     assert notes == []
 
 
-def test_the_base_can_be_any_of_the_runs(kept: Kept, tmp_path: Path) -> None:
-    paths = [kept("one", backend="modelled"), kept("two", 2.0, backend="modelled")]
+def test_the_base_can_be_any_of_the_runs(save_run: SaveRun, tmp_path: Path) -> None:
+    paths = [save_run("one", backend="modelled"), save_run("two", 2.0, backend="modelled")]
     compared, _ = compare_runs(paths, base=tmp_path / "x" / ".." / "two")
     assert compared.ratio("throughput", 0).value == pytest.approx(2.0)
     assert compared.ratio("throughput", 1).exact
@@ -119,11 +119,11 @@ def test_the_base_can_be_any_of_the_runs(kept: Kept, tmp_path: Path) -> None:
         compare_runs(paths, base=tmp_path / "other")
 
 
-def test_what_makes_runs_incomparable_is_told(kept: Kept) -> None:
-    one = kept("one", backend="modelled")
-    two = kept("two", model={"name": "llama-33b"}, sha256="cd" * 32, slo_tbt_ms=9.0)
+def test_what_makes_runs_incomparable_is_told(save_run: SaveRun) -> None:
+    one = save_run("one", backend="modelled")
+    two = save_run("two", model={"name": "llama-33b"}, sha256="cd" * 32, slo_tbt_ms=9.0)
     _, notes = compare_runs([one, two])
-    said = "\n".join(notes)
+    message = "\n".join(notes)
     for words in (
         "different traces (some abababababab, some cdcdcdcdcdcd)",
         "different models (llama3-70b, llama-33b)",
@@ -131,25 +131,25 @@ def test_what_makes_runs_incomparable_is_told(kept: Kept) -> None:
         "different TBT limits (5, 9 ms)",
         "does not know how one start differs",
     ):
-        assert words in said
-    assert "modes" not in said
+        assert words in message
+    assert "modes" not in message
     compared, notes = compare_runs([one, two], slo_tbt_ms=3.0)
     assert "TBT limits" not in "\n".join(notes)
     assert compared.slo_tbt_ms == 3.0
 
 
-def test_cost_sets_of_different_years_are_told(kept: Kept) -> None:
-    runs = [kept(name, costs=name) for name in ("vllm-0.14", "vllm-0.24")]
+def test_cost_sets_of_different_years_are_told(save_run: SaveRun) -> None:
+    runs = [save_run(name, costs=name) for name in ("vllm-0.14", "vllm-0.24")]
     _, notes = compare_runs(runs, slo_tbt_ms=None)
     assert any("vllm-0.14, vllm-0.24" in note for note in notes)
-    _, notes = compare_runs([runs[0], kept("again", costs="vllm-0.14")], slo_tbt_ms=None)
+    _, notes = compare_runs([runs[0], save_run("again", costs="vllm-0.14")], slo_tbt_ms=None)
     assert not any("cost sets" in note for note in notes)
 
 
-def test_one_limit_for_all_is_computed_from_the_tables(kept: Kept) -> None:
+def test_one_limit_for_all_is_computed_from_the_tables(save_run: SaveRun) -> None:
     paths = [
-        kept("one", backend="modelled", slo_tbt_ms=1e-3),
-        kept("two", backend="modelled", slo_tbt_ms=1e-3),
+        save_run("one", backend="modelled", slo_tbt_ms=1e-3),
+        save_run("two", backend="modelled", slo_tbt_ms=1e-3),
     ]
     none, _ = compare_runs(paths)
     every, _ = compare_runs(paths, slo_tbt_ms=1e3)
@@ -157,20 +157,20 @@ def test_one_limit_for_all_is_computed_from_the_tables(kept: Kept) -> None:
     assert every.sides[0].estimates["token_attainment"].value == 1.0
 
 
-def test_one_live_run_has_intervals_of_its_own(kept: Kept) -> None:
-    compared, _ = compare_runs([kept("one", requests=600), kept("two", 1.5, requests=600, batches=2)])
+def test_one_live_run_has_intervals_of_its_own(save_run: SaveRun) -> None:
+    compared, _ = compare_runs([save_run("one", requests=600), save_run("two", 1.5, requests=600, batches=2)])
     for name in ("throughput", "tbt_p50", "usd_per_million_tokens", "throughput_at_equal_cost"):
         assert compared.sides[0].estimates[name].interval is not None, name
         assert compared.ratio(name, 1).interval is not None, name
     assert compared.ratio("throughput", 1).value == pytest.approx(1 / 1.5, rel=1e-3)
     assert compared.sides[0].estimates["usd_per_hour"].exact
-    short, notes = compare_runs([kept("three", requests=3), kept("four", requests=3, batches=2)])
+    short, notes = compare_runs([save_run("three", requests=3), save_run("four", requests=3, batches=2)])
     assert short.ratio("throughput", 1).interval is None
     assert any("too few iterations" in note for note in notes)
 
 
-def test_energy_is_there_where_the_manifest_has_the_power(kept: Kept) -> None:
-    paths = [kept("one", backend="modelled", power_w=2000.0), kept("old", 2.0, backend="modelled")]
+def test_energy_is_there_where_the_manifest_has_the_power(save_run: SaveRun) -> None:
+    paths = [save_run("one", backend="modelled", power_w=2000.0), save_run("old", 2.0, backend="modelled")]
     compared, _ = compare_runs(paths)
     one, old = (side.estimates["joules_per_token"].value for side in compared.sides)
     rate = compared.sides[0].estimates["throughput"].value
@@ -179,18 +179,18 @@ def test_energy_is_there_where_the_manifest_has_the_power(kept: Kept) -> None:
     assert compared.ratio("joules_per_token", 1).value is None
 
 
-def test_what_is_no_run_of_a_replay_is_refused(tmp_path: Path, kept: Kept) -> None:
+def test_what_is_no_run_of_a_replay_is_refused(tmp_path: Path, save_run: SaveRun) -> None:
     with pytest.raises(UserError, match="run-not-a-run"):
-        compare_runs([tmp_path, kept("whole")])
+        compare_runs([tmp_path, save_run("whole")])
     for place in ("model.name", "workload.slo_tbt_ms", "deployment.usd_per_hour"):
-        path = kept("three") / "run.json"
+        path = save_run("three") / "run.json"
         document = json.loads(path.read_text())
         around, name = place.split(".")
         document[around][name] = ["x"]
         del document["crc32"]
         path.write_text(json.dumps(document))
         with pytest.raises(UserError, match="run-damaged"):
-            compare_runs([path.parent, kept("two")])
+            compare_runs([path.parent, save_run("two")])
 
 
 REQUESTS, TOKENS = 8, 200
@@ -198,9 +198,9 @@ PARTIAL = Partial(why="the server is gone", at_s=3.21)
 
 
 @pytest.fixture
-def kept_seen(
-    tmp_path: Path, stream: Any, seen: Callable[..., Outcome], manifest_of: Callable[..., Manifest]
-) -> Kept:
+def save_client_run(
+    tmp_path: Path, stream: Any, observed: Callable[..., Outcome], manifest_of: Callable[..., Manifest]
+) -> SaveRun:
     """Keep a Run of a server whose chunks come every `gap_s` or so."""
 
     def keep(name: str, gap_s: float = 0.01, **facts: Any) -> Path:
@@ -208,7 +208,9 @@ def kept_seen(
         trace = trace_of([TOKENS] * REQUESTS, [TOKENS] * REQUESTS, name="some", sha256="ab" * 32)
         changes, tokens = facts.pop("changes", {}), facts.pop("tokens", 1)
         ends = 0.5 + np.cumsum(rng.lognormal(np.log(gap_s), 0.1, TOKENS))
-        outcome = seen([stream(chunks=[(at_s, tokens) for at_s in ends], **changes) for _ in range(REQUESTS)])
+        outcome = observed(
+            [stream(chunks=[(at_s, tokens) for at_s in ends], **changes) for _ in range(REQUESTS)]
+        )
         known = {
             "workload": {"mode": "saturate", "slo_tbt_ms": 20.0, "options": {}},
             "system": "openai",
@@ -222,8 +224,8 @@ def kept_seen(
     return keep
 
 
-def test_servers_are_compared_as_engines_are(kept_seen: Kept) -> None:
-    compared, notes = compare_runs([kept_seen("fast"), kept_seen("slow", 0.02, system="other")])
+def test_servers_are_compared_as_engines_are(save_client_run: SaveRun) -> None:
+    compared, notes = compare_runs([save_client_run("fast"), save_client_run("slow", 0.02, system="other")])
     rows = {row.metric.name: row for row in compared.rows()}
     for name in ("tbt_mean", "tbt_p50", "itl_p50", "itl_p99"):
         assert rows[name].ratios[1].value == pytest.approx(2.0, rel=1e-6)
@@ -236,15 +238,15 @@ def test_servers_are_compared_as_engines_are(kept_seen: Kept) -> None:
     assert not any("as a client" in note for note in notes)
 
 
-def test_rounds_of_a_server_are_one_column(kept_seen: Kept) -> None:
-    one = [kept_seen(f"one{seed}", seed=seed) for seed in range(3)]
-    compared, _ = compare_runs([*one, kept_seen("other", 0.02, system="other")])
+def test_rounds_of_a_server_are_one_column(save_client_run: SaveRun) -> None:
+    one = [save_client_run(f"one{seed}", seed=seed) for seed in range(3)]
+    compared, _ = compare_runs([*one, save_client_run("other", 0.02, system="other")])
     assert [len(side.runs) for side in compared.sides] == [3, 1]
     assert compared.sides[0].estimates["ttft_p50"].interval is not None
 
 
-def test_a_client_and_an_engine_do_not_see_the_same(kept: Kept, kept_seen: Kept) -> None:
-    compared, notes = compare_runs([kept_seen("server"), kept("engine", system="lamina")])
+def test_a_client_and_an_engine_do_not_see_the_same(save_run: SaveRun, save_client_run: SaveRun) -> None:
+    compared, notes = compare_runs([save_client_run("server"), save_run("engine", system="lamina")])
     assert any("some Runs saw their tokens in the engine and some as a client" in note for note in notes)
     assert any("some Runs have their prompts computed" in note for note in notes)
     assert compared.sides[1].estimates["ttft_p50"].value is None
@@ -252,25 +254,25 @@ def test_a_client_and_an_engine_do_not_see_the_same(kept: Kept, kept_seen: Kept)
     assert "there is no ttft_p99" in failed
 
 
-def test_servers_that_send_chunks_of_other_sizes_are_told_apart(kept_seen: Kept) -> None:
-    one, four = kept_seen("one"), kept_seen("four", system="other", tokens=4)
+def test_servers_that_send_chunks_of_other_sizes_are_told_apart(save_client_run: SaveRun) -> None:
+    one, four = save_client_run("one"), save_client_run("four", system="other", tokens=4)
     _, notes = compare_runs([one, four])
     assert any(note.startswith("chunks have 1, 4 tokens on average: TBT is of tokens") for note in notes)
-    _, notes = compare_runs([one, kept_seen("same", system="same")])
+    _, notes = compare_runs([one, save_client_run("same", system="same")])
     assert not any("chunks" in note for note in notes)
 
 
-def test_what_failed_and_what_was_guessed_is_said(kept_seen: Kept) -> None:
-    failed = kept_seen("failed", changes={"status": FAILED, "error": "reset"})
-    dealt = kept_seen("dealt", system="other", changes={"even": True})
+def test_what_failed_and_what_was_guessed_is_said(save_client_run: SaveRun) -> None:
+    failed = save_client_run("failed", changes={"status": FAILED, "error": "reset"})
+    dealt = save_client_run("dealt", system="other", changes={"even": True})
     _, notes = compare_runs([failed, dealt])
     assert any(f"{failed} has {REQUESTS} requests that failed" in note for note in notes)
     assert any(f"{dealt} does not know which tokens a chunk had" in note for note in notes)
 
 
-def test_a_partial_run_is_labelled_and_is_no_round(kept_seen: Kept) -> None:
-    whole, other = kept_seen("whole", seed=1), kept_seen("other", seed=2)
-    partial = kept_seen("partial", seed=3, partial=PARTIAL)
+def test_a_partial_run_is_labelled_and_is_no_round(save_client_run: SaveRun) -> None:
+    whole, other = save_client_run("whole", seed=1), save_client_run("other", seed=2)
+    partial = save_client_run("partial", seed=3, partial=PARTIAL)
     compared, notes = compare_runs([whole, other, partial])
     assert [len(side.runs) for side in compared.sides] == [2, 1]
     assert compared.sides[1].label == f"{partial} (PARTIAL)"
@@ -280,8 +282,8 @@ def test_a_partial_run_is_labelled_and_is_no_round(kept_seen: Kept) -> None:
 
 
 @pytest.mark.parametrize("base", ["whole", "partial"])
-def test_a_gate_does_not_judge_a_partial_run(kept_seen: Kept, tmp_path: Path, base: str) -> None:
-    paths = [kept_seen("whole"), kept_seen("partial", partial=PARTIAL)]
+def test_a_gate_does_not_judge_a_partial_run(save_client_run: SaveRun, tmp_path: Path, base: str) -> None:
+    paths = [save_client_run("whole"), save_client_run("partial", partial=PARTIAL)]
     compared, _ = compare_runs(paths, base=tmp_path / base)
     assert failures([], compared, strict=False) == []
     with pytest.raises(UserError, match="gate-partial-run"):

@@ -43,8 +43,8 @@ TRACE = requests(*[(1000, 20), (4000, 30), (500, 40)] * 20)
 
 def chosen(spec: ComparisonSpec, trace: Trace = TRACE, costs: CostSet = COSTS) -> dict[str, str]:
     assert spec.equal is not None
-    found = made_equal(spec.deployed(MODEL, costs), spec, spec.equal, trace, costs)
-    return {name: str(each.hardware) for name, each in found.items()}
+    result = made_equal(spec.deployed(MODEL, costs), spec, spec.equal, trace, costs)
+    return {name: str(each.hardware) for name, each in result.items()}
 
 
 def only(text: str, devices: Mapping[str, Device] | None = None) -> tuple[Deployment, ...]:
@@ -57,18 +57,18 @@ def test_the_papers_deployments_are_kept_where_their_prices_are_about_equal() ->
 
 def test_another_is_chosen_where_the_papers_is_too_dear() -> None:
     given = {"lamina": only("2xh200+4xh20")}  # $39.72 an hour, 4xh100 is $44.24
-    found = chosen(ComparisonSpec(PAIR, given=given, equal=Equal(0.1)))
-    assert found["lamina"] == "2xh200+4xh20"
-    assert found["vllm"] in ("8xh20", "4xh200")
+    result = chosen(ComparisonSpec(PAIR, given=given, equal=Equal(0.1)))
+    assert result["lamina"] == "2xh200+4xh20"
+    assert result["vllm"] in ("8xh20", "4xh200")
 
 
 def test_what_takes_a_place_has_its_own_host() -> None:
     given = {"lamina": only("2xh200+4xh20")}
     spec = ComparisonSpec(PAIR, given, hosts={"lamina": parse_host("9ms")}, equal=Equal(0.1))
     assert spec.equal is not None
-    found = made_equal(spec.deployed(MODEL, COSTS), spec, spec.equal, TRACE, COSTS)
-    assert found["lamina"].setup.costs.host.per_step_s == pytest.approx(0.009)
-    assert found["vllm"].setup.costs.host == COSTS.host
+    result = made_equal(spec.deployed(MODEL, COSTS), spec, spec.equal, TRACE, COSTS)
+    assert result["lamina"].setup.costs.host.per_step_s == pytest.approx(0.009)
+    assert result["vllm"].setup.costs.host == COSTS.host
 
 
 def test_devices_for_prompts_are_everyones_and_count_as_cost() -> None:
@@ -77,11 +77,11 @@ def test_devices_for_prompts_are_everyones_and_count_as_cost() -> None:
     with pytest.raises(UserError, match="compare-no-equal-deployment"):
         cell(spec, MODEL, TRACE, COSTS)
     # As far apart as before, of about twice as much; and both are near now.
-    found = cell(replace(spec, prefill=Workers(device("h100"), 8)), MODEL, TRACE, COSTS)
-    assert found.deployments["lamina"] == "2xh200+4xh20, prompts on 8xh100"
-    assert found.deployments["vllm"].endswith(", prompts on 8xh100")
-    assert found.usd_per_hour["lamina"] == pytest.approx(39.72 + 8 * 11.06)
-    assert all(summary.requests.completed == len(TRACE) for summary in found.summaries.values())
+    result = cell(replace(spec, prefill=Workers(device("h100"), 8)), MODEL, TRACE, COSTS)
+    assert result.deployments["lamina"] == "2xh200+4xh20, prompts on 8xh100"
+    assert result.deployments["vllm"].endswith(", prompts on 8xh100")
+    assert result.usd_per_hour["lamina"] == pytest.approx(39.72 + 8 * 11.06)
+    assert all(summary.requests.completed == len(TRACE) for summary in result.summaries.values())
 
 
 def test_prompts_that_no_engine_holds_are_left_out() -> None:
@@ -92,21 +92,21 @@ def test_prompts_that_no_engine_holds_are_left_out() -> None:
     # A block to spare, and the first token.
     most = pool.engine.tokens_per_pool - pool.engine.block_tokens - 1
     assert most + 100 < longest_fitting("lamina", on.setup)
-    kept = fitting_everywhere(requests((most, 100), (most + 1, 1)), {"lamina": on})
-    assert kept.prompt_tokens.tolist() == [most]
-    assert replay(kept, "lamina", on.setup, Workload()).summary.requests.completed == 1
+    saved = fitting_everywhere(requests((most, 100), (most + 1, 1)), {"lamina": on})
+    assert saved.prompt_tokens.tolist() == [most]
+    assert replay(saved, "lamina", on.setup, Workload()).summary.requests.completed == 1
 
 
 def test_the_price_of_instances_is_that_of_all_and_their_number_stays() -> None:
     given = {"lamina": parse_deployments("2xh200+4xh20", 2), "vllm": parse_deployments("4xh100,8xh100", None)}
-    found = cell(ComparisonSpec(PAIR, given, equal=Equal(0.1)), MODEL, TRACE, COSTS)
-    assert found.requested == {"lamina": "2 of 2xh200+4xh20", "vllm": "1 of 4xh100 and 1 of 8xh100"}
-    assert found.deployments["lamina"] == found.requested["lamina"]
-    assert found.deployments["vllm"].startswith("2 of ")
-    assert found.usd_per_hour["lamina"] == pytest.approx(2 * 39.72)
-    assert found.usd_per_hour["vllm"] == pytest.approx(2 * 39.72, rel=0.1)
-    for name, summary in found.summaries.items():
-        assert summary.cost.usd_per_hour == found.usd_per_hour[name]
+    result = cell(ComparisonSpec(PAIR, given, equal=Equal(0.1)), MODEL, TRACE, COSTS)
+    assert result.requested == {"lamina": "2 of 2xh200+4xh20", "vllm": "1 of 4xh100 and 1 of 8xh100"}
+    assert result.deployments["lamina"] == result.requested["lamina"]
+    assert result.deployments["vllm"].startswith("2 of ")
+    assert result.usd_per_hour["lamina"] == pytest.approx(2 * 39.72)
+    assert result.usd_per_hour["vllm"] == pytest.approx(2 * 39.72, rel=0.1)
+    for name, summary in result.summaries.items():
+        assert summary.cost.usd_per_hour == result.usd_per_hour[name]
         assert summary.instances
         assert summary.instances.requests == [30, 30]
 
@@ -123,13 +123,19 @@ def test_instances_of_which_the_smaller_would_hold_less() -> None:
 def test_the_best_of_all_within_the_tolerance_is_chosen() -> None:
     spec = ComparisonSpec(PAIR, equal=Equal(0.3, (device("h20"), device("h100"), device("h200"))))
     spec = replace(spec, systems=("vllm", "lamina"), given={"lamina": only("2xh200+1xh20")})
-    found = chosen(spec)["lamina"]
-    best = cell(replace(spec, equal=None, given={"lamina": only(found)}), MODEL, TRACE, COSTS)
+    result = chosen(spec)["lamina"]
+    best = cell(replace(spec, equal=None, given={"lamina": only(result)}), MODEL, TRACE, COSTS)
     for other in ("2xh100+2xh20", "2xh200+4xh20", "2xh100+4xh20"):
         given = {"lamina": only(other)}
         assert 0.7 * 44.24 <= (given["lamina"][0].usd_per_hour or 0) <= 1.3 * 44.24, "not a rival"
         rival = cell(replace(spec, equal=None, given=given), MODEL, TRACE, COSTS)
         assert best.throughput_tokens_per_s["lamina"] >= rival.throughput_tokens_per_s["lamina"]
+
+
+@pytest.mark.parametrize(("price", "allowed"), [(8.9, False), (9.05, True), (10.95, True), (11.05, False)])
+def test_the_tolerance_is_a_share_of_the_reference_s_price(price: float, allowed: bool) -> None:
+    dear = priced(load_devices(), {"h100": price})
+    assert Equal(0.1).allows(only("1xh100", dear)[0], 10.0) is allowed
 
 
 NONE_IS_EQUAL = "compare-no-equal-deployment"
@@ -167,11 +173,11 @@ def test_requests_that_one_system_could_never_hold_are_left_out_for_all() -> Non
     # Half a million tokens fit Lamina's attention workers, and not what the weights leave of vLLM's devices.
     long = requests((1000, 20), (500_000, 10), (10_000_000, 10), (1000, 20))
     spec = ComparisonSpec(PAIR)
-    held = {name: longest_fitting(name, on.setup) for name, on in spec.deployed(MODEL, COSTS).items()}
-    assert held["vllm"] < 500_010 <= held["lamina"]
-    found = cell(spec, MODEL, long, COSTS)
-    assert found.dropped == 2
-    for summary in found.summaries.values():
+    stored = {name: longest_fitting(name, on.setup) for name, on in spec.deployed(MODEL, COSTS).items()}
+    assert stored["vllm"] < 500_010 <= stored["lamina"]
+    result = cell(spec, MODEL, long, COSTS)
+    assert result.dropped == 2
+    for summary in result.summaries.values():
         assert summary.requests == Requests(completed=2)
     with pytest.raises(UserError, match="compare-no-request-fits"):
         cell(ComparisonSpec(PAIR), MODEL, requests((10_000_000, 10)), COSTS)
@@ -180,38 +186,38 @@ def test_requests_that_one_system_could_never_hold_are_left_out_for_all() -> Non
 def test_a_cell_compares_every_system_with_the_base() -> None:
     given = {"lamina-v1": only("2xh100+4xh20")}
     spec = ComparisonSpec((*PAIR, "lamina-v1"), given=given, workload=Workload(slo_tbt_ms=40.0))
-    found = cell(spec, MODEL, TRACE, COSTS)
-    rate = found.throughput_tokens_per_s
-    gain, per_dollar = (of("lamina", "vllm") for of in (found.gain_of, found.gain_per_dollar_of))
+    result = cell(spec, MODEL, TRACE, COSTS)
+    rate = result.throughput_tokens_per_s
+    gain, per_dollar = (of("lamina", "vllm") for of in (result.gain_of, result.gain_per_dollar_of))
     assert gain == pytest.approx(rate["lamina"] / rate["vllm"] - 1)
     assert 1 + per_dollar == pytest.approx((1 + gain) * 44.24 / 40.64)
-    compared = found.sides("vllm")
+    compared = result.sides("vllm")
     assert [side.label for side in compared.sides] == ["lamina", "vllm", "lamina-v1"]
     assert compared.ratio("throughput", 2).value == pytest.approx(rate["lamina-v1"] / rate["vllm"])
     assert compared.ratio("throughput_at_equal_cost", 0).value == pytest.approx(1 + per_dollar)
     assert compared.slo_tbt_ms == 40.0
-    assert found.kinds_of_prices == ""
-    assert found.row("vllm")["gain"].keys() == {"lamina", "lamina-v1"}
+    assert result.kinds_of_prices == ""
+    assert result.row("vllm")["gain"].keys() == {"lamina", "lamina-v1"}
 
 
 def test_prices_of_different_kinds_are_told() -> None:
     given = {"lamina": only("4xa100-80g+8xrtx-3090"), "vllm": only("4xh100")}
-    found = cell(ComparisonSpec(PAIR, given=given), MODEL, TRACE, COSTS)
-    assert found.kinds_of_prices == "a100-80g by rent, rtx-3090 by purchase, h100 by rent"
+    result = cell(ComparisonSpec(PAIR, given=given), MODEL, TRACE, COSTS)
+    assert result.kinds_of_prices == "a100-80g by rent, rtx-3090 by purchase, h100 by rent"
 
 
 def test_a_grid_has_the_cells_of_a_loop_in_its_order() -> None:
     models, traces, sets = [MODEL, model("llama-33b")], [TRACE], [COSTS, load_costs("vllm-0.14")]
     network = parse_network("fhbn")
-    told: list[tuple[int, int]] = []
+    messages: list[tuple[int, int]] = []
     spec = ComparisonSpec(PAIR, network=network)
     grid = Grid([View(costs, (spec,)) for costs in sets], models, traces)
-    found = grid_cells(grid, jobs=1, progress=lambda done, total: told.append((done, total)))
-    assert found == [cell(spec, of, trace, costs) for costs in sets for of in models for trace in traces]
-    assert [(each.costs, each.model) for each in found] == [
+    result = grid_cells(grid, jobs=1, progress=lambda done, total: messages.append((done, total)))
+    assert result == [cell(spec, of, trace, costs) for costs in sets for of in models for trace in traces]
+    assert [(each.costs, each.model) for each in result] == [
         (costs, name) for costs in ("roofline", "vllm-0.14") for name in ("llama3-70b", "llama-33b")
     ]
-    assert told[-1] == (4, 4)
+    assert messages[-1] == (4, 4)
 
 
 THREE = ("vllm", "lamina", "h2m2")
@@ -243,9 +249,9 @@ def test_watts_of_the_user_decide() -> None:
 def test_at_its_break_even_price_a_board_s_dollar_buys_as_many_tokens() -> None:
     given = {"h2m2": only("3xh2m2")}
     spec = ComparisonSpec(THREE, given=given)
-    found = compared(spec)
-    assert found.break_evens("vllm").keys() == {"h2m2"}
-    usd = found.break_evens("vllm")["h2m2"]["vllm"]
+    result = compared(spec)
+    assert result.break_evens("vllm").keys() == {"h2m2"}
+    usd = result.break_evens("vllm")["h2m2"]["vllm"]
     even = priced(load_devices(), {"h2m2": usd})
     again = compared(replace(spec, given={"h2m2": only("3xh2m2", even)}))
     bought = {name: summary.cost.tokens_per_usd for name, summary in again.summaries.items()}
@@ -255,22 +261,22 @@ def test_at_its_break_even_price_a_board_s_dollar_buys_as_many_tokens() -> None:
 
 
 def test_a_base_of_boards_is_even_with_each_of_the_others() -> None:
-    found = compared(ComparisonSpec(THREE))
-    assert found.break_evens("h2m2").keys() == {"h2m2"}
-    assert found.break_evens("h2m2")["h2m2"].keys() == {"vllm", "lamina"}
-    assert found.break_evens("vllm")["h2m2"]["vllm"] == found.break_evens("h2m2")["h2m2"]["vllm"]
+    result = compared(ComparisonSpec(THREE))
+    assert result.break_evens("h2m2").keys() == {"h2m2"}
+    assert result.break_evens("h2m2")["h2m2"].keys() == {"vllm", "lamina"}
+    assert result.break_evens("vllm")["h2m2"]["vllm"] == result.break_evens("h2m2")["h2m2"]["vllm"]
 
 
 def test_what_is_assumed_and_in_which_type_who_is() -> None:
-    found = compared(ComparisonSpec(("vllm", "h2m2")))
-    (assumed,) = found.assumed
+    result = compared(ComparisonSpec(("vllm", "h2m2")))
+    (assumed,) = result.assumed
     assert "$5.26 an hour and 450 W of h2m2" in assumed
-    assert found.storage_types == {"vllm": "bf16", "h2m2": "int8"}
+    assert result.storage_types == {"vllm": "bf16", "h2m2": "int8"}
     narrow = cell(ComparisonSpec(("vllm", "h2m2")), modelled("llama3-70b@fp8"), FEW, VLLM_COSTS)
     assert narrow.storage_types == {"vllm": "fp8", "h2m2": "int8"}
     # A board's arithmetic does not change with it.
-    assert narrow.throughput_tokens_per_s["h2m2"] == found.throughput_tokens_per_s["h2m2"]
-    assert narrow.throughput_tokens_per_s["vllm"] > found.throughput_tokens_per_s["vllm"]
+    assert narrow.throughput_tokens_per_s["h2m2"] == result.throughput_tokens_per_s["h2m2"]
+    assert narrow.throughput_tokens_per_s["vllm"] > result.throughput_tokens_per_s["vllm"]
     stated = rated(priced(load_devices(), {"h2m2": 4.0}), {"h2m2": 500.0})
     given = {"h2m2": only("1xh2m2", stated)}
     assert compared(ComparisonSpec(("vllm", "h2m2"), given=given)).assumed == ()
@@ -283,8 +289,8 @@ def test_types_of_weights_experts_and_kv() -> None:
 
 
 def test_requests_at_once_are_each_system_s_own() -> None:
-    found = compared(ComparisonSpec(("vllm", "h2m2"), max_num_seqs={"h2m2": 7}))
-    assert found.mean_batch["h2m2"] <= 7 < found.mean_batch["vllm"]
+    result = compared(ComparisonSpec(("vllm", "h2m2"), max_num_seqs={"h2m2": 7}))
+    assert result.mean_batch["h2m2"] <= 7 < result.mean_batch["vllm"]
 
 
 def test_throughput_at_the_base_s_power_is_in_proportion_to_watts() -> None:

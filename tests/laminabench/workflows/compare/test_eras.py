@@ -45,16 +45,16 @@ def test_every_era_has_sources_and_a_cost_set_that_prices_the_papers_models() ->
 
 def test_readings_are_both_ends_and_then_all_hosts_as_slow() -> None:
     spec = ComparisonSpec(SPEC.systems, hosts={"lamina": parse_host("3ms")}, max_num_seqs={"lamina": 64})
-    found = readings_of(spec, ERA)
-    hosts = [{name: 1000 * host.per_step_s for name, host in each.hosts.items()} for each in found]
+    result = readings_of(spec, ERA)
+    hosts = [{name: 1000 * host.per_step_s for name, host in each.hosts.items()} for each in result]
     assert hosts == [
         {"lamina": pytest.approx(3), "vllm": 5},
         {"lamina": pytest.approx(3), "vllm": 13},
         {"lamina": 5, "vllm": 5},
         {"lamina": 13, "vllm": 13},
     ]
-    assert [each.reading.same_host for each in found if each.reading] == [False, False, True, True]
-    assert all(each.max_num_seqs == {"lamina": 64} for each in found)
+    assert [each.reading.same_host for each in result if each.reading] == [False, False, True, True]
+    assert all(each.max_num_seqs == {"lamina": 64} for each in result)
     (today,) = readings_of(SPEC, TODAY)
     assert today.host_async == SPEC.systems
 
@@ -73,8 +73,8 @@ def test_an_era_s_limit_is_of_each_engine_and_its_devices(deployment: str, limit
     spec = replace(SPEC, given={"vllm": parse_deployments(deployment, None)}, max_num_seqs={"lamina": 64})
     for era, limit in zip((ERA, TODAY), limits, strict=True):
         for reading in readings_of(spec, era):
-            found = reading.deployed(MODEL, load_costs(era.costs))
-            assert [found[name].setup.max_num_seqs for name in ("lamina", "vllm")] == [64, limit]
+            result = reading.deployed(MODEL, load_costs(era.costs))
+            assert [result[name].setup.max_num_seqs for name in ("lamina", "vllm")] == [64, limit]
         # No more than an iteration has tokens for.
         few = replace(readings_of(spec, era)[0], prompt_budget=128).deployed(MODEL, load_costs(era.costs))
         engines = system("vllm").engines(few["vllm"].setup.deployment)
@@ -98,14 +98,14 @@ def test_cells_say_which_end_they_are(cells: list[Cell]) -> None:
 
 
 def test_a_slower_host_makes_every_step_longer_and_a_gain_linear_in_it(cells: list[Cell]) -> None:
-    fast, slow, alike, _, _ = (each for each in cells if each.model == MODEL.name)
+    fast, slow, equal, _, _ = (each for each in cells if each.model == MODEL.name)
     vllm, lamina = ([each.tbt_ms[name] for each in (fast, slow)] for name in ("vllm", "lamina"))
     assert vllm[0] is not None
     assert vllm[1] == pytest.approx(vllm[0] + 8, abs=0.01)
     assert lamina[0] == lamina[1]
     # The systems that readings share are replayed once.
     assert fast.summaries["lamina"] is slow.summaries["lamina"]
-    assert fast.summaries["vllm"] is alike.summaries["vllm"]
+    assert fast.summaries["vllm"] is equal.summaries["vllm"]
     gains = [each.gain_of("lamina", "vllm") for each in (fast, slow)]
     assert (1 + gains[1]) / (1 + gains[0]) == pytest.approx((vllm[0] + 8) / vllm[0], rel=0.02)
 
@@ -121,11 +121,11 @@ def test_the_table_of_gains_has_a_band_for_each_era(cells: list[Cell]) -> None:
     own = [each for each in cells if each.model == MODEL.name]
     low, high = (100 * own[end].gain_of("lamina", "vllm") for end in (0, 1))
     assert gains.rows[0][2].startswith(f"{low:+.1f}% to {high:+.1f}% (")
-    for alike, words in ((False, "vllm-2024: gain"), (True, "vllm-2024 with all hosts as slow: gain")):
+    for equal, words in ((False, "vllm-2024: gain"), (True, "vllm-2024 with all hosts as slow: gain")):
         ends = sorted(
             each.gain_of("lamina", "vllm")
             for each in cells
-            if each.band == "vllm-2024" and each.same_host == alike
+            if each.band == "vllm-2024" and each.same_host == equal
         )
         assert any(note.startswith(f"{words} {ends[0]:+.1%} to {ends[-1]:+.1%}") for note in gains.notes)
     assert any("vllm's host adds 5 to 13 ms a step, and at most 256" in note for note in gains.notes)
@@ -136,6 +136,6 @@ def test_the_table_of_gains_has_a_band_for_each_era(cells: list[Cell]) -> None:
 
 def test_kernels_of_another_set_are_named() -> None:
     (today,) = readings_of(SPEC, TODAY)
-    (found,) = grid_cells(Grid([View(load_costs("vllm-0.14"), (today,))], [MODEL], [TRACE]), jobs=1)
-    assert found.band == found.label == "vllm-2026, vllm-0.14"
+    (result,) = grid_cells(Grid([View(load_costs("vllm-0.14"), (today,))], [MODEL], [TRACE]), jobs=1)
+    assert result.band == result.label == "vllm-2026, vllm-0.14"
     assert str(Reading(ERA, "5 ms", same_host=True)) == "vllm-2024, 5 ms everywhere"

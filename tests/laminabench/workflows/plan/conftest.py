@@ -45,8 +45,8 @@ def draw_trace() -> DrawTrace:
 def ask() -> Ask:
     """A question of a trace; the catalogue's names for what it is about."""
 
-    def asked(trace: Trace, slo_ms: float = 100.0, **more: Any) -> Question:
+    def requested(trace: Trace, slo_ms: float = 100.0, **more: Any) -> Question:
         costs = load_costs(more.pop("costs", "vllm-0.14"))
         return Question(trace, model(more.pop("model", "llama3-70b")), costs, slo_ms, **more)
 
-    return asked
+    return requested

@@ -49,10 +49,10 @@ def test_a_bad_network_binds(network: str, binds: str, draw_trace: Any, ask: Any
 
 def test_open_it_is_time_that_is_gained(draw_trace: Any, ask: Any) -> None:
     question = ask(draw_trace(1, requests=300, rate=4), mode="open")
-    found = effects(question, replayed(question, LAMINA))
-    gains = [each.tbt_p99_gain for each in found]
+    result = effects(question, replayed(question, LAMINA))
+    gains = [each.tbt_p99_gain for each in result]
     assert gains == sorted(gains, reverse=True)
-    assert all(abs(each.throughput_gain) < 0.02 for each in found)
+    assert all(abs(each.throughput_gain) < 0.02 for each in result)
 
 
 def test_with_prompts_their_computation_can_bind(draw_trace: Any, ask: Any) -> None:
@@ -61,9 +61,9 @@ def test_with_prompts_their_computation_can_bind(draw_trace: Any, ask: Any) -> N
     question = ask(trace, 500.0, mode="open", prefill="colocated", slo_ttft_ms=8000.0, slo_queueing_p99_s=8.0)
     point = replayed(question, replace(_vllm("4xh100"), prompt_budget=2048))
     assert gained_by(question, point) == "ttft_p99_gain"
-    found = effects(question, point)
-    assert found[0].resource in ("prompt computation", "compute of model workers")
-    gains = {each.resource: each.ttft_p99_gain or 0.0 for each in found}
+    result = effects(question, point)
+    assert result[0].resource in ("prompt computation", "compute of model workers")
+    gains = {each.resource: each.ttft_p99_gain or 0.0 for each in result}
     assert gains["prompt computation"] > 0.1
     assert list(gains.values()) == sorted(gains.values(), reverse=True)
     assert "prompt computation" not in {
@@ -104,8 +104,8 @@ def test_weights_and_attention_share_a_device_but_are_tried_apart(draw_trace: An
         point.candidate.deployment, model=replace(point.candidate.deployment.model, device=faster)
     )
     both = replayed(question, replace(point.candidate, deployment=deployment))
-    apart = gains["memory bandwidth for weights"] + gains["memory bandwidth for attention"]
-    assert both.tokens_per_s / point.tokens_per_s - 1 == pytest.approx(apart, rel=0.1)
+    separate = gains["memory bandwidth for weights"] + gains["memory bandwidth for attention"]
+    assert both.tokens_per_s / point.tokens_per_s - 1 == pytest.approx(separate, rel=0.1)
 
 
 def _vllm(deployment: str) -> Candidate:
@@ -122,9 +122,9 @@ def boards(count: int, most: int | None = None) -> Candidate:
 def test_the_search_replays_what_could_win_and_no_more(draw_trace: Any, ask: Any) -> None:
     question = ask(draw_trace(2, requests=1500, prompt=300, output=15, spread=0.3), slo_ms=110.0)
     some = list(candidates(["h2m2"], question.model, [BOARD], Limits(6)))
-    found, every = search(question, some, jobs=1), search(question, some, jobs=1, exhaustive=True)
-    assert winner(found.points, 110) == winner(every.points, 110) is not None
-    assert len(found.points) < len(every.points) == len(some)
+    result, every = search(question, some, jobs=1), search(question, some, jobs=1, exhaustive=True)
+    assert winner(result.points, 110) == winner(every.points, 110) is not None
+    assert len(result.points) < len(every.points) == len(some)
 
 
 def of_boards(question: Question, most: int) -> list[Effect]:
@@ -140,12 +140,12 @@ def test_what_binds_a_board_is_what_was_made_scarce(draw_trace: Any, ask: Any) -
 
 
 def test_resources_are_a_board_s(draw_trace: Any, ask: Any) -> None:
-    found = of_boards(ask(draw_trace(1, requests=30, output=20), model="llama3-8b"), 16)
-    assert {each.resource for each in found} == {
+    result = of_boards(ask(draw_trace(1, requests=30, output=20), model="llama3-8b"), 16)
+    assert {each.resource for each in result} == {
         *("HBM capacity", "HBM bandwidth", "LPDDR capacity", "LPDDR bandwidth"),
         *("compute of the chips", "link between the sides", "requests at once", "host time"),
     }
-    assert all(each.throughput_gain > -0.02 for each in found)
+    assert all(each.throughput_gain > -0.02 for each in result)
 
 
 def test_boards_have_to_be_named_and_h2m2_has_to_run_on_them(draw_trace: Any, ask: Any) -> None:
@@ -155,8 +155,8 @@ def test_boards_have_to_be_named_and_h2m2_has_to_run_on_them(draw_trace: Any, as
     with pytest.raises(UserError, match="plan-device-unused"):
         affordable(question, ["vllm"], [devices["h100"], BOARD], Limits(50))
     # A cost set knows nothing of boards, and need not.
-    found = affordable(question, ["vllm", "h2m2"], [devices["h100"], BOARD], Limits(50))
-    assert {each.system for each in found} == {"vllm", "h2m2"}
+    result = affordable(question, ["vllm", "h2m2"], [devices["h100"], BOARD], Limits(50))
+    assert {each.system for each in result} == {"vllm", "h2m2"}
 
 
 def test_where_a_limit_leaves_nothing_it_is_named(draw_trace: Any, ask: Any) -> None:

@@ -45,13 +45,13 @@ def drawn(seed: int, draw_trace: Any) -> tuple[Trace, np.random.Generator]:
     return trace, random
 
 
-def asked(seed: int, trace: Trace, prompts: bool, ask: Any) -> Question:
+def requested(seed: int, trace: Trace, prompts: bool, ask: Any) -> Question:
     model = ("llama3-8b", "llama-33b", "llama3-70b")[seed % 3]
     host_async = seed % 4 == 0
-    found: Question = ask(
+    result: Question = ask(
         trace, model=model, mode="open", host_async=host_async, prefill="any" if prompts else "off"
     )
-    return found
+    return result
 
 
 def that_fit(question: Question, random: np.random.Generator, most: int) -> list[tuple[Candidate, Spec]]:
@@ -84,7 +84,7 @@ def test_until_the_next_request_comes_a_part_is_as_the_whole(
     seed: int, prompts: bool, draw_trace: Any, ask: Any
 ) -> None:
     trace, random = drawn(seed, draw_trace)
-    for candidate, spec in that_fit(asked(seed, trace, prompts, ask), random, 6):
+    for candidate, spec in that_fit(requested(seed, trace, prompts, ask), random, 6):
         some = int(random.integers(1, len(trace)))
         until_s = float(trace.arrival_s[some])
         assert before(trace.first(some), spec, until_s) == before(trace, spec, until_s), candidate
@@ -96,16 +96,16 @@ def test_nobody_misses_early_what_it_keeps_in_the_whole(
     seed: int, prompts: bool, draw_trace: Any, ask: Any
 ) -> None:
     trace, random = drawn(seed, draw_trace)
-    question = asked(seed, trace, prompts, ask)
+    question = requested(seed, trace, prompts, ask)
     for candidate, spec in that_fit(question, random, 6):
         point = measure(question, trace, candidate, spec)
-        slo = kept_by(point)
+        slo = limits_met_by(point)
         assert not misses(trace, spec, slo), candidate
         for one in ("tbt_s", "ttft_s", "queueing_s"):
             assert not misses(trace, spec, Slo(**{one: getattr(slo, one)})), candidate
 
 
-def kept_by(point: Point) -> Slo:
+def limits_met_by(point: Point) -> Slo:
     ttft = {} if point.ttft_p99_ms is None else {"ttft_s": point.ttft_p99_ms / 1000}
     return Slo(point.tbt_p99_ms / 1000, queueing_s=point.queueing_p99_s, **ttft)
 
@@ -116,7 +116,7 @@ def test_who_is_far_from_a_limit_misses_it_early(draw_trace: Any, ask: Any) -> N
     candidate = Candidate("vllm", parse_deployment("1xh100"), prompt_budget=2048)
     spec = cluster(question, candidate)
     assert spec is not None
-    slo = kept_by(measure(question, trace, candidate, spec))
+    slo = limits_met_by(measure(question, trace, candidate, spec))
     for one in ("tbt_s", "ttft_s", "queueing_s"):
         assert misses(trace, spec, Slo(**{one: getattr(slo, one) / 4}))
 
@@ -142,17 +142,17 @@ def test_without_a_winner_the_nearest_is_as_of_replaying_everything(
     devices = [load_devices()["h100"]]
     given = Prompts((512, 2048), (2048,), 2) if prompts else NO_PROMPTS
     every = list(candidates(["vllm", "lamina"], question.model, devices, Limits(devices=4), given))
-    found = search(question, every, jobs=1, winner_only=prompts)
+    result = search(question, every, jobs=1, winner_only=prompts)
     grid = search(question, every, jobs=1, exhaustive=True)
     assert winner(grid.points, slo_ms) is None
-    assert found.counts.get("missed", 0) >= early
-    assert sum(found.counts.values()) == len(every)
+    assert result.counts.get("missed", 0) >= early
+    assert sum(result.counts.values()) == len(every)
     with team(stage_of(question), len(every), jobs=1) as alone:
         run = Search(alone, every, lambda done, total: None)
         run.judge(range(len(every)))
     # Who is out by its bounds is not looked at where the cheapest come first.
     close = {every[i] for i in run.bounds if run.could_meet(i) or not prompts}
     likely = [point for point in grid.points if point.candidate in close]
-    assert nearest(found.points) == nearest(likely)
+    assert nearest(result.points) == nearest(likely)
     if nearest(likely) is None:
-        assert min(point.ttft_p99_ms for point in found.points) == min(point.ttft_p99_ms for point in likely)
+        assert min(point.ttft_p99_ms for point in result.points) == min(point.ttft_p99_ms for point in likely)

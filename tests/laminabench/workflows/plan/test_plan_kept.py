@@ -43,26 +43,28 @@ def planned(draw_trace: Any, ask: Any) -> tuple[ResolvedPlan, Answer]:
 
 @pytest.fixture
 def folder(planned: tuple[ResolvedPlan, Answer], tmp_path: Path) -> Path:
-    request, found = planned
-    write_plan(tmp_path / "plan", {**request.describe(found.question.trace), "answers": [found.row()]})
+    request, result = planned
+    write_plan(tmp_path / "plan", {**request.describe(result.question.trace), "answers": [result.row()]})
     return tmp_path / "plan"
 
 
 def test_what_was_kept_is_what_was_found(planned: tuple[ResolvedPlan, Answer], folder: Path) -> None:
-    _, found = planned
-    kept = read_plan(folder)
-    (told,) = kept.answers
-    assert [each.candidate for each in told.replayed] == [str(at.candidate) for at in found.search.points]
-    assert kept.prices == {each: load_devices()[each].price_usd_per_hour for each in ("h100", "h20")}
-    for point, each in zip(found.search.points, told.replayed, strict=True):
-        billed = bill(each, kept.prices)
+    _, result = planned
+    saved = read_plan(folder)
+    (reported,) = saved.answers
+    assert [each.candidate for each in reported.replayed] == [
+        str(at.candidate) for at in result.search.points
+    ]
+    assert saved.prices == {each: load_devices()[each].price_usd_per_hour for each in ("h100", "h20")}
+    for point, each in zip(result.search.points, reported.replayed, strict=True):
+        billed = bill(each, saved.prices)
         assert billed.usd_per_hour == pytest.approx(point.candidate.usd_per_hour, rel=1e-12)
         assert billed.usd_per_million_tokens == pytest.approx(point.usd_per_million_tokens, rel=1e-12)
-    at = front_at(told.replayed, kept.prices, kept.slo_tbt_p99_ms)
-    assert [at.all[i].point.candidate for i in at.on] == [str(each.candidate) for each in found.front]
-    assert found.winner is not None
+    at = front_at(reported.replayed, saved.prices, saved.slo_tbt_p99_ms)
+    assert [at.all[i].point.candidate for i in at.on] == [str(each.candidate) for each in result.front]
+    assert result.winner is not None
     assert at.winner is not None
-    assert at.all[at.winner].point.candidate == str(found.winner.candidate)
+    assert at.all[at.winner].point.candidate == str(result.winner.candidate)
 
 
 @pytest.mark.parametrize("changes", [(0.25, 4.0), (4.0, 0.25), (1.0, 0.3), (0.0, 1.0)])
@@ -70,23 +72,25 @@ def test_other_prices_have_the_front_of_a_plan_at_these(
     changes: tuple[float, float], planned: tuple[ResolvedPlan, Answer], folder: Path
 ) -> None:
     """As if the devices had cost so much from the beginning; and what binds is known of all of them."""
-    _, found = planned
-    kept = read_plan(folder)
-    prices = {name: usd * by for (name, usd), by in zip(kept.prices.items(), changes, strict=True)}
+    _, result = planned
+    saved = read_plan(folder)
+    prices = {name: usd * by for (name, usd), by in zip(saved.prices.items(), changes, strict=True)}
     devices = [replace(load_devices()[name], override_usd_per_hour=usd) for name, usd in prices.items()]
     priced = {
-        str(each): each for each in candidates(("vllm", "lamina"), found.question.model, devices, Limits())
+        str(each): each for each in candidates(("vllm", "lamina"), result.question.model, devices, Limits())
     }
-    points = [replace(each, candidate=priced[str(each.candidate)]) for each in found.search.points]
+    points = [replace(each, candidate=priced[str(each.candidate)]) for each in result.search.points]
     expected, best = front(points, LIMIT_MS), winner(points, LIMIT_MS)
-    told = front_at(kept.answers[0].replayed, prices, LIMIT_MS)
-    assert [told.all[i].point.candidate for i in told.on] == [str(each.candidate) for each in expected]
+    reported = front_at(saved.answers[0].replayed, prices, LIMIT_MS)
+    assert [reported.all[i].point.candidate for i in reported.on] == [
+        str(each.candidate) for each in expected
+    ]
     assert best is not None
-    assert told.winner is not None
-    assert told.all[told.winner].point.candidate == str(best.candidate)
-    for i in told.on:
-        binds = told.all[i].point.binds
-        assert binds, told.all[i].point.candidate
+    assert reported.winner is not None
+    assert reported.all[reported.winner].point.candidate == str(best.candidate)
+    for i in reported.on:
+        binds = reported.all[i].point.binds
+        assert binds, reported.all[i].point.candidate
         gains = [each.throughput_gain for each in binds]
         assert gains == sorted(gains, reverse=True)
 

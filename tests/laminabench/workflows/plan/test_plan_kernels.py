@@ -16,17 +16,17 @@ def test_a_winner_on_h20_that_vllm_s_own_kernel_changes(draw_trace: Any, ask: An
     question = ask(trace, LIMIT_MS, costs="vllm-0.24")
     devices = [load_devices()[name] for name in ("h200", "h20")]
     every = list(candidates(("vllm",), question.model, devices, Limits(90.0)))
-    found = answer(question, every, jobs=1)
-    assert "h20" in str(found.winner.candidate.deployment).split("x")
-    assert found.other_kernels == ("h20=fa3-64",)
-    assert found.other_winner is not None
-    assert "h200" in str(found.other_winner.candidate.deployment)
-    assert found.kernel_note.startswith("with h20=fa3-64, as vLLM takes without a flag, ")
-    assert found.row()["kernel_note"] == found.kernel_note
+    result = answer(question, every, jobs=1)
+    assert "h20" in str(result.winner.candidate.deployment).split("x")
+    assert result.other_kernels == ("h20=fa3-64",)
+    assert result.other_winner is not None
+    assert "h200" in str(result.other_winner.candidate.deployment)
+    assert result.kernel_note.startswith("with h20=fa3-64, as vLLM takes without a flag, ")
+    assert result.row()["kernel_note"] == result.kernel_note
 
 
 def test_a_winner_without_h20_is_not_searched_again(draw_trace: Any, ask: Any) -> None:
     question = ask(draw_trace(7), LIMIT_MS)
-    found = answer(question, list(candidates(("vllm",), question.model, [load_devices()["h100"]])), jobs=1)
-    assert (found.other_kernels, found.kernel_note) == ((), "")
-    assert "kernel_note" not in found.row()
+    result = answer(question, list(candidates(("vllm",), question.model, [load_devices()["h100"]])), jobs=1)
+    assert (result.other_kernels, result.kernel_note) == ((), "")
+    assert "kernel_note" not in result.row()

@@ -118,10 +118,10 @@ def test_samples_drop_who_is_far_behind_and_keep_the_front(draw_trace: Any, ask:
     grid = search(question, every, exhaustive=True, jobs=1)
     rivals = [point.candidate for point in grid.points]
     with team(stage, len(rivals), jobs=1) as alone:
-        kept = undominated_on_samples(alone, rivals, [])
+        saved = undominated_on_samples(alone, rivals, [])
     best = front(grid.points, 1e6)
-    assert not all(kept)
-    assert all(keep for keep, point in zip(kept, grid.points, strict=True) if point in best)
+    assert not all(saved)
+    assert all(keep for keep, point in zip(saved, grid.points, strict=True) if point in best)
 
 
 def test_a_sample_is_drawn_from_the_whole_trace_in_its_order(draw_trace: Any, ask: Any) -> None:
@@ -166,13 +166,13 @@ def test_who_does_not_keep_up_is_neither_winner_nor_nearest() -> None:
 
 def test_a_price_that_changes_the_winner() -> None:
     h100 = a_point("4xh100", 6000, 50)  # $44.24/h: 2.05; 1.84 if an H100 were a tenth cheaper
-    found = {(each.device, round(each.change, 2)): each for each in repriced([CHEAP, h100], 100)}
-    assert len(found) == 4
-    cheaper = found["h100", -0.1]
+    result = {(each.device, round(each.change, 2)): each for each in repriced([CHEAP, h100], 100)}
+    assert len(result) == 4
+    cheaper = result["h100", -0.1]
     # Both have H100s: 2 of them go from 40.64 to 38.43, 4 from 44.24 to 39.82.
     assert cheaper.stays
     assert cheaper.winner.usd_per_million_tokens == pytest.approx((40.64 - 2.212) / 6000 / 3600 * 1e6)
-    dearer_h20 = found["h20", 0.1]
+    dearer_h20 = result["h20", 0.1]
     assert dearer_h20.stays
     nearly = replace(h100, tokens_per_s=6400)
     turned = {(each.device, round(each.change, 2)): each for each in repriced([CHEAP, nearly], 100)}
@@ -198,12 +198,14 @@ def test_a_point_is_what_replay_says(candidate: Candidate, mode: Any, draw_trace
     spec = cluster(question, candidate)
     assert spec is not None
     point = measure(question, trace, candidate, spec)
-    said = replay(trace, candidate.system, question.setup(candidate), Workload(mode, slo_tbt_ms=40.0)).summary
-    assert point.tokens_per_s == said.throughput_tokens_per_s
-    assert (point.tbt_p50_ms, point.tbt_p99_ms) == (said.tbt_ms.p50, said.tbt_ms.p99)
-    assert point.mean_batch == said.mean_batch
-    assert point.token_attainment == said.slo.token_attainment
-    assert point.usd_per_million_tokens == said.cost.usd_per_million_tokens
+    message = replay(
+        trace, candidate.system, question.setup(candidate), Workload(mode, slo_tbt_ms=40.0)
+    ).summary
+    assert point.tokens_per_s == message.throughput_tokens_per_s
+    assert (point.tbt_p50_ms, point.tbt_p99_ms) == (message.tbt_ms.p50, message.tbt_ms.p99)
+    assert point.mean_batch == message.mean_batch
+    assert point.token_attainment == message.slo.token_attainment
+    assert point.usd_per_million_tokens == message.cost.usd_per_million_tokens
 
 
 @pytest.mark.parametrize("deployment", ["4xh100", "4xh100+2xh20"])
@@ -216,14 +218,14 @@ def test_a_point_with_prompts_is_what_replay_says(deployment: str, draw_trace: A
     spec = cluster(question, candidate)
     assert spec is not None
     point = measure(question, trace, candidate, spec)
-    asked = {
+    requested = {
         "system": system,
         "deployment": deployment,
         "mode": "open",
         "prefill": "colocated",
         "costs": "vllm-0.14",
     }
-    setup = prepare(ReplayRequest(**asked, max_batched_tokens=1024)).setup
+    setup = prepare(ReplayRequest(**requested, max_batched_tokens=1024)).setup
     for name in ("prompt_budget", "admission", "prefix_sharing"):
         assert getattr(question.setup(candidate), name) == getattr(setup, name)
     outcome = replay(trace, system, replace(setup, batches=1), Workload("open")).outcome
@@ -241,11 +243,11 @@ def test_with_prompts_the_search_finds_who_wins(draw_trace: Any, ask: Any) -> No
         devices = [load_devices()[name] for name in ("h100", "h20")]
         prompts = Prompts((512, 2048))
         every = list(candidates(["vllm", "lamina"], question.model, devices, Limits(60), prompts))
-        found = search(question, every, jobs=1, winner_only=True)
-        assert sum(found.counts.values()) == found.considered == len(every)
-        assert len(found.points) < len(every) / 2
+        result = search(question, every, jobs=1, winner_only=True)
+        assert sum(result.counts.values()) == result.considered == len(every)
+        assert len(result.points) < len(every) / 2
         grid = search(question, every, jobs=1, exhaustive=True)
-        assert winner(found.points, 100) == winner(grid.points, 100) is not None
+        assert winner(result.points, 100) == winner(grid.points, 100) is not None
 
 
 def test_instances_and_pools_are_searched(draw_trace: Any, ask: Any) -> None:
@@ -256,8 +258,8 @@ def test_instances_and_pools_are_searched(draw_trace: Any, ask: Any) -> None:
     for rate, slo_ms, prompts in ((14, 120.0, Prompts((1024,), (), 8)), (5, 13.0, Prompts((512,), (2048,)))):
         question = ask(draw_trace(5, 300, 3000, 30, rate=rate), slo_ms, model="llama3-8b", **limits)
         every = list(candidates(["vllm"], question.model, devices, *few, prompts))
-        found = search(question, every, jobs=1, winner_only=True)
-        best = winner(found.points, slo_ms)
+        result = search(question, every, jobs=1, winner_only=True)
+        best = winner(result.points, slo_ms)
         assert best == winner(search(question, every, jobs=1, exhaustive=True).points, slo_ms)
         assert best is not None
         price = best.candidate.deployment.usd_per_hour
@@ -268,7 +270,7 @@ def test_instances_and_pools_are_searched(draw_trace: Any, ask: Any) -> None:
             assert spec is None or not measure(question, question.trace, fewer, spec).keeps_up
         else:
             assert best.candidate.deployment.prefill is not None
-        for each in repriced(found.points, slo_ms):
+        for each in repriced(result.points, slo_ms):
             assert each.winner.candidate.prompt_budget in (512, 1024, 2048)
 
 
@@ -276,13 +278,16 @@ def test_candidates_with_prompts_are_within_the_limits() -> None:
     devices = [load_devices()[name] for name in ("h100", "h20")]
     limits = Limits(60.0, devices=9)
     prompts, shape = Prompts((512,), (2048,), 4), model("llama3-70b")
-    found = list(candidates(["vllm", "lamina"], shape, devices, limits, prompts))
-    assert len(set(found)) == len(found)
-    assert max(each.usd_per_hour for each in found) <= 60
-    assert max(sum(part.count for part in each.deployment.parts) * each.instances for each in found) == 9
-    assert {each.deployment.prefill is None: each.prompt_budget for each in found} == {True: 512, False: 2048}
-    assert {"vllm 2 of 2xh100, 512 tokens an iteration"} <= set(map(str, found))
-    assert {each.without_prompts for each in found} >= set(
+    results = list(candidates(["vllm", "lamina"], shape, devices, limits, prompts))
+    assert len(set(results)) == len(results)
+    assert max(each.usd_per_hour for each in results) <= 60
+    assert max(sum(part.count for part in each.deployment.parts) * each.instances for each in results) == 9
+    assert {each.deployment.prefill is None: each.prompt_budget for each in results} == {
+        True: 512,
+        False: 2048,
+    }
+    assert {"vllm 2 of 2xh100, 512 tokens an iteration"} <= set(map(str, results))
+    assert {each.without_prompts for each in results} >= set(
         candidates(["vllm"], model("llama3-70b"), devices, limits)
     )
 
@@ -311,7 +316,7 @@ def test_demand_counts_what_the_scheduler_charges(draw_trace: Any) -> None:
     assert demand.longest == blocks.max()
     assert demand.can_run(float(sorted(blocks)[0] + sorted(blocks)[1])) == 2
     assert demand.can_run(float(blocks.sum())) == 50
-    beside = demand_of(trace, 16, 20)
-    assert beside.charged == ((blocks + 32) * output).sum()
-    assert (beside.read, beside.lengths) == (demand.read, demand.lengths)
-    assert beside.largest_read(beside.tokens) == pytest.approx(demand.charged)
+    alongside = demand_of(trace, 16, 20)
+    assert alongside.charged == ((blocks + 32) * output).sum()
+    assert (alongside.read, alongside.lengths) == (demand.read, demand.lengths)
+    assert alongside.largest_read(alongside.tokens) == pytest.approx(demand.charged)

@@ -28,7 +28,7 @@ def port() -> Iterator[int]:
     thread.join()
 
 
-def told(port: int, host: str) -> tuple[int, bytes]:
+def reported(port: int, host: str) -> tuple[int, bytes]:
     with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
         connection.request("GET", "/metrics", headers={"host": host})
         answer = connection.getresponse()
@@ -37,10 +37,10 @@ def told(port: int, host: str) -> tuple[int, bytes]:
 
 def test_it_answers_to_its_own_names(port: int) -> None:
     for host in (f"127.0.0.1:{port}", f"localhost:{port}", "localhost", "LOCALHOST"):
-        status, page = told(port, host)
+        status, page = reported(port, host)
         assert (status, b'trace="azure"' in page) == (200, True), host
     for host in ("evil.example", f"evil.example:{port}", f"localhost.evil.example:{port}", ""):
-        status, page = told(port, host)
+        status, page = reported(port, host)
         assert (status, b"azure" in page) == (421, False), host
 
 
@@ -56,7 +56,7 @@ def test_who_says_nothing_takes_few_threads(port: int, monkeypatch: pytest.Monke
             assert connection.recv(1) == b""  # no request has come
     while True:  # a place is free a moment after its connection is closed
         with contextlib.suppress(OSError, http.client.HTTPException):
-            assert told(port, "localhost")[0] == 200
+            assert reported(port, "localhost")[0] == 200
             return
 
 

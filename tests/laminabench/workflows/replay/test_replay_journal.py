@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from laminabench.requests.replay import ReplayRequest
+from laminabench.util.errors import UserError
 from laminabench.util.progress import SILENT, Listener
 from laminabench.workflows.replay.journal import ReplayJournal
 from laminabench.workflows.replay.run import load
@@ -18,6 +21,17 @@ class Noting(Listener):
 
     def note(self, sentence: str) -> None:
         self.notes.append(sentence)
+
+
+def test_a_run_that_was_written_meanwhile_is_left_alone(tmp_path: Path) -> None:
+    request = ReplayRequest(trace="profile:azure-conv", num_requests=5)
+    journal = ReplayJournal.begun(tmp_path / "run", request, load(request, SILENT))
+    journal.open()
+    journal.close()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "manifest.json").write_text("{}")
+    with pytest.raises(UserError, match="run-exists"):
+        ReplayJournal.reopened(journal.path)
 
 
 def test_what_is_lost_of_a_damaged_journal_is_said(tmp_path: Path) -> None:

@@ -37,20 +37,20 @@ def folder(tmp_path: Path) -> Path:
         row({"attention-workers": count, "host-async": asynchronous, "seed": seed}, result(count))
         for count, asynchronous, seed in GRID
     ]
-    with opened(place, manifest, keys) as kept:
+    with opened(place, manifest, keys) as saved:
         for key, each in zip(keys, rows, strict=True):
-            kept.put(key, each)
+            saved.put(key, each)
         write(rows, place / TABLE)
-        kept.describe({**manifest, "finished": len(GRID)})
+        saved.describe({**manifest, "finished": len(GRID)})
     return place
 
 
 def test_what_was_varied_and_what_came_of_it(folder: Path) -> None:
-    found = read_sweep(folder)
-    assert found.varied == ["attention-workers", "host-async", "seed"]
-    assert found.metrics == ["throughput_tokens_per_s", "trace.requests"]
-    assert found.column("throughput_tokens_per_s") == [200.0] * 4 + [None] * 4
-    assert found.column("error") == [None] * 4 + ["3 do not split"] * 4
+    result = read_sweep(folder)
+    assert result.varied == ["attention-workers", "host-async", "seed"]
+    assert result.metrics == ["throughput_tokens_per_s", "trace.requests"]
+    assert result.column("throughput_tokens_per_s") == [200.0] * 4 + [None] * 4
+    assert result.column("error") == [None] * 4 + ["3 do not split"] * 4
 
 
 def test_a_point_can_be_repeated(folder: Path) -> None:
@@ -67,9 +67,9 @@ def test_under_way_there_is_no_table_yet(folder: Path) -> None:
     facts = unsealed(json.loads((folder / MANIFEST).read_text())) or {}
     (folder / MANIFEST).write_text(json.dumps(sealed(facts | {"finished": None})))
     next((folder / "points").iterdir()).unlink()
-    found = read_sweep(folder)
-    assert (found.table, found.done, found.manifest.points) == (None, 7, 8)
-    assert (found.varied, found.metrics) == ([], [])
+    result = read_sweep(folder)
+    assert (result.table, result.done, result.manifest.points) == (None, 7, 8)
+    assert (result.varied, result.metrics) == ([], [])
 
 
 @pytest.mark.parametrize(

@@ -25,29 +25,29 @@ def manifest(**other: Any) -> dict[str, Any]:
 
 def test_what_is_finished_is_found_again(tmp_path: Path) -> None:
     place = tmp_path / "deep" / "sweep"
-    with opened(place, manifest(), KEYS) as kept:
-        assert kept.results == {}
-        kept.put("a", {"mean_batch": 1.5})
-        kept.put("c", {"error": "does not fit"})
-    with opened(place, manifest(), KEYS) as kept:
-        assert kept.results == {"a": {"mean_batch": 1.5}, "c": {"error": "does not fit"}}
-        kept.forget_failed()
-        assert list(kept.results) == ["a"]
-        kept.describe({**manifest(), "finished": 3})
+    with opened(place, manifest(), KEYS) as saved:
+        assert saved.results == {}
+        saved.put("a", {"mean_batch": 1.5})
+        saved.put("c", {"error": "does not fit"})
+    with opened(place, manifest(), KEYS) as saved:
+        assert saved.results == {"a": {"mean_batch": 1.5}, "c": {"error": "does not fit"}}
+        saved.forget_failed()
+        assert list(saved.results) == ["a"]
+        saved.describe({**manifest(), "finished": 3})
     assert json.loads((place / MANIFEST).read_text())["finished"] == 3
 
 
 def test_a_damaged_point_is_none(tmp_path: Path) -> None:
-    with opened(tmp_path / "sweep", manifest(), KEYS) as kept:
-        kept.put("a", {"x": 1})
-        kept.put("b", {"x": 2})
+    with opened(tmp_path / "sweep", manifest(), KEYS) as saved:
+        saved.put("a", {"x": 1})
+        saved.put("b", {"x": 2})
     (tmp_path / "sweep" / POINTS / "a.json").write_text('{"x": ')
-    with opened(tmp_path / "sweep", manifest(), KEYS) as kept:
-        assert kept.results == {"b": {"x": 2}}
+    with opened(tmp_path / "sweep", manifest(), KEYS) as saved:
+        assert saved.results == {"b": {"x": 2}}
 
 
 @pytest.mark.parametrize(
-    ("other", "said"),
+    ("other", "message"),
     [
         ({"laminabench": "2"}, "by laminabench 1 (commit a): name another --out"),
         ({"vary": ["batches=1"]}, "with --vary batches=1,2: name"),
@@ -55,24 +55,24 @@ def test_a_damaged_point_is_none(tmp_path: Path) -> None:
         ({}, "of a trace, a model or prices that have changed since: name"),
     ],
 )
-def test_another_sweep_is_refused(tmp_path: Path, other: dict[str, Any], said: str) -> None:
-    with opened(tmp_path / "sweep", manifest(), KEYS) as kept:
-        kept.put("a", {"x": 1})
+def test_another_sweep_is_refused(tmp_path: Path, other: dict[str, Any], message: str) -> None:
+    with opened(tmp_path / "sweep", manifest(), KEYS) as saved:
+        saved.put("a", {"x": 1})
     with (
         pytest.raises(UserError) as error,
         opened(tmp_path / "sweep", manifest(points="y", **other), KEYS),
     ):
         pass
-    assert f"{tmp_path / 'sweep'} has another sweep, {said}" in str(error.value)
-    with opened(tmp_path / "sweep", manifest(), KEYS) as kept:
-        assert kept.results == {"a": {"x": 1}}
+    assert f"{tmp_path / 'sweep'} has another sweep, {message}" in str(error.value)
+    with opened(tmp_path / "sweep", manifest(), KEYS) as saved:
+        assert saved.results == {"a": {"x": 1}}
 
 
 def test_the_same_points_said_otherwise_are_the_same_sweep(tmp_path: Path) -> None:
-    with opened(tmp_path / "sweep", manifest(), KEYS) as kept:
-        kept.put("a", {"x": 1})
-    with opened(tmp_path / "sweep", manifest(vary=["batches=1..2"]), KEYS) as kept:
-        assert list(kept.results) == ["a"]
+    with opened(tmp_path / "sweep", manifest(), KEYS) as saved:
+        saved.put("a", {"x": 1})
+    with opened(tmp_path / "sweep", manifest(vary=["batches=1..2"]), KEYS) as saved:
+        assert list(saved.results) == ["a"]
 
 
 def test_what_is_not_a_sweep_is_left_alone(tmp_path: Path) -> None:
@@ -130,15 +130,15 @@ def test_points_that_failed_and_values_of_several_kinds(tmp_path: Path) -> None:
         row({"batches": "auto", "x": 2.5}, RESULT),
     ]
     write(rows, tmp_path / "sweep.parquet")
-    found = pq.read_table(tmp_path / "sweep.parquet")
-    assert found.column_names[:3] == ["batches", "x", "deployment"]
-    assert found.column_names[-1] == "error"
-    assert found["batches"].to_pylist() == ["1", "auto"]
-    assert found["x"].to_pylist() == [1.0, 2.5]
-    assert found["tbt_ms.p50"].to_pylist() == [None, 1.0]
-    assert found["error"].to_pylist() == ["does not fit", None]
-    assert found.schema.field("cost.usd_per_hour").type == pa.float64()
-    assert found.equals(table(rows))
+    result = pq.read_table(tmp_path / "sweep.parquet")
+    assert result.column_names[:3] == ["batches", "x", "deployment"]
+    assert result.column_names[-1] == "error"
+    assert result["batches"].to_pylist() == ["1", "auto"]
+    assert result["x"].to_pylist() == [1.0, 2.5]
+    assert result["tbt_ms.p50"].to_pylist() == [None, 1.0]
+    assert result["error"].to_pylist() == ["does not fit", None]
+    assert result.schema.field("cost.usd_per_hour").type == pa.float64()
+    assert result.equals(table(rows))
 
 
 @pytest.mark.parametrize(
@@ -156,12 +156,12 @@ def test_points_that_failed_and_values_of_several_kinds(tmp_path: Path) -> None:
     ],
 )
 def test_read(text: str, name: str, values: list[str]) -> None:
-    found = parse_vary(text)
-    assert (found.name, list(found.values), found.text) == (name, values, text)
+    result = parse_vary(text)
+    assert (result.name, list(result.values), result.text) == (name, values, text)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("batches", "write FLAG=VALUES"),
         ("=1,2", "write FLAG=VALUES"),
@@ -175,8 +175,8 @@ def test_read(text: str, name: str, values: list[str]) -> None:
         ('network="40us,1GB/s', 'the quotation that begins with " does not end'),
     ],
 )
-def test_refused(text: str, said: str) -> None:
+def test_refused(text: str, message: str) -> None:
     with pytest.raises(UserError) as error:
         parse_vary(text)
-    assert said in str(error.value)
+    assert message in str(error.value)
     assert repr(text) in str(error.value)

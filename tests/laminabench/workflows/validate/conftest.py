@@ -53,15 +53,15 @@ def made() -> Make:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """As LLMServingSim's benchmark leaves one: three requests, the last of which begins as the first does."""
-    found = tmp_path / "bench"
-    found.mkdir()
+    result = tmp_path / "bench"
+    result.mkdir()
     engine = {"max_num_seqs": 64, "max_num_batched_tokens": 2048}
     meta = {
         "vllm_version": "0.19.0",
         "engine_kwargs": engine,
         "kv_cache": {"num_gpu_blocks": 101, "block_size": 16},
     }
-    (found / "meta.json").write_text(json.dumps(meta))
+    (result / "meta.json").write_text(json.dumps(meta))
     prompts = [list(range(50)), list(range(1000, 1040)), [*range(33), 7, 7, 7]]
     rows = [
         {
@@ -74,8 +74,8 @@ def folder(tmp_path: Path) -> Path:
         }
         for row, tokens in enumerate(prompts)
     ]
-    (found / "requests.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    (found / "workload.jsonl").write_text(
+    (result / "requests.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (result / "workload.jsonl").write_text(
         "\n".join(json.dumps({"input_tok_ids": tokens}) for tokens in prompts)
     )
-    return found
+    return result

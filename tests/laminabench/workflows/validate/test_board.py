@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from laminabench.catalog.accuracy import board, held_against
-from laminabench.catalog.cost_file import load_costs
+from laminabench.catalog.accuracy import board, known_accuracy
 from laminabench.workflows.validate import serving
 from laminabench.workflows.validate.board import Sample, board_of, samples_of
 
@@ -36,17 +35,40 @@ def test_loads_that_are_off_or_were_fitted_to_are_in_no_cell() -> None:
 
 
 def test_an_answer_names_the_cell_that_it_is_in() -> None:
-    costs = load_costs("vllm-0.24")
     (cell,) = (
         each
         for each in board().cells
         if (each.system, each.device, each.model, each.metric) == ("vllm", "h200", "llama3-70b", "tpot")
     )
-    same = held_against(costs, "vllm", ["h200"], "llama3-70b")
-    assert f"{cell.loads} loads" in same
-    assert f"{cell.median:.1f} %" in same
-    assert "other models on h200" in held_against(costs, "vllm", ["h200"], "qwen3-32b")
-    assert "measured decode steps on gb200" in held_against(costs, "lamina", ["h200", "h20"], "llama3-70b")
-    assert "never held against hardware" in held_against(costs, "h2m2", ["h200"], "llama3-70b")
-    roofline = load_costs("roofline")
-    assert held_against(roofline, "vllm", ["h200"], "llama3-70b") == roofline.held_against
+    same = known_accuracy("vllm-0.24", "vllm", ["h200"], "llama3-70b")
+    assert same.error == pytest.approx(cell.median / 100)
+    assert f"{cell.median:.1f} % in the median of {cell.loads} loads" in str(same)
+
+
+def largest(*devices: str, model: str = "") -> float:
+    """The largest median of TPOT over the board's cells of vllm-0.24."""
+    cells = (each for each in board().cells if (each.costs, each.metric) == ("vllm-0.24", "tpot"))
+    medians = (each.median for each in cells if each.device in devices and model in ("", each.model))
+    return max(medians) / 100
+
+
+def test_an_answer_without_a_cell_names_the_closest() -> None:
+    here = known_accuracy("vllm-0.24", "vllm", ["h200"], "qwen3-32b")
+    assert (here.error, "models on h200" in str(here)) == (largest("h200"), True)
+    elsewhere = known_accuracy("vllm-0.24", "vllm", ["h100"], "llama3-70b")
+    assert elsewhere.error == largest("h200", "b200", model="llama3-70b")
+    assert "no load on h100" in str(elsewhere)
+
+
+def test_a_split_system_has_its_own_error_too() -> None:
+    (own,) = (each for each in board().cells if (each.system, each.metric) == ("lamina", "step"))
+    split = known_accuracy("vllm-0.24", "lamina", ["h200", "h20"], "llama3-70b")
+    assert split.error == pytest.approx(max(own.median / 100, largest("h200", "b200", model="llama3-70b")))
+    assert "measured decode steps (qwen3-235b-a22b on gb200)" in str(split)
+
+
+def test_what_was_never_measured_has_no_error() -> None:
+    boards = known_accuracy("vllm-0.24", "h2m2", [], "llama3-70b")
+    assert (boards.error, str(boards)) == (None, "h2m2 was never compared with hardware")
+    roofline = known_accuracy("roofline", "vllm", ["h200"], "llama3-70b")
+    assert (roofline.error, str(roofline)) == (None, "roofline was never compared with a server")

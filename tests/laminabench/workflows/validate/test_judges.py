@@ -28,16 +28,16 @@ def made(
 
 def test_loads_that_constants_were_fitted_to_queue_or_are_off_judge_nothing() -> None:
     given = [made(1.0), made(50.0, prompt=1024), made(50.0, queued=True), made(50.0, off="a reason")]
-    found = {(each.role, each.group): each for each in standings(given)}
-    assert found["judge", "all"].loads == found["fit", "all"].loads == found["queued", "all"].loads == 1
-    assert found["judge", "all"].value("ttft median") == pytest.approx(1.0)
-    assert found["fit", "m h200 0.18.0 fp8"].value("ttft median") == pytest.approx(50.0)
+    result = {(each.role, each.group): each for each in standings(given)}
+    assert result["judge", "all"].loads == result["fit", "all"].loads == result["queued", "all"].loads == 1
+    assert result["judge", "all"].value("ttft median") == pytest.approx(1.0)
+    assert result["fit", "m h200 0.18.0 fp8"].value("ttft median") == pytest.approx(50.0)
 
 
 def test_targets_are_of_absolute_and_signed_medians_and_of_p90() -> None:
     given = [made(-12.0) for _ in range(10)] + [made(9.0, version="0.10.2") for _ in range(9)]
-    found = {each.group: each for each in standings(given)}
-    assert found["all"].describe() == {
+    result = {each.group: each for each in standings(given)}
+    assert result["all"].describe() == {
         "group": "all",
         "role": "judge",
         "loads": 19,
@@ -46,9 +46,9 @@ def test_targets_are_of_absolute_and_signed_medians_and_of_p90() -> None:
         "targets": {"ttft median": 10.0, "tpot median": 5.0, "ttft p90": 25.0},
         "missed": ["ttft median"],
     }
-    assert found["vLLM 0.15 and later"].missed == ["ttft median", "tpot median"]
-    assert found["m h200 0.18.0 fp8"].missed == ["ttft signed"]
-    assert found["m h200 0.10.2 fp8"].targets == {}
+    assert result["vLLM 0.15 and later"].missed == ["ttft median", "tpot median"]
+    assert result["m h200 0.18.0 fp8"].missed == ["ttft signed"]
+    assert result["m h200 0.10.2 fp8"].targets == {}
 
 
 def test_loads_without_a_prediction_are_in_no_group() -> None:

@@ -8,11 +8,11 @@ from laminabench.workflows.validate.published import Row, mean_error, missed, ro
 
 
 def test_every_row_is_predicted_or_says_why_not() -> None:
-    found = rows()
-    assert len(found) == 6
-    assert {row.model for row in found if row.predicted_ms is None} == {"mixtral-8x7b"}
-    assert all("coefficients of experts" in row.why_not for row in found if row.predicted_ms is None)
-    assert all(row.costs == "vidur-2024" for row in found)
+    result = rows()
+    assert len(result) == 6
+    assert {row.model for row in result if row.predicted_ms is None} == {"mixtral-8x7b"}
+    assert all("coefficients of experts" in row.why_not for row in result if row.predicted_ms is None)
+    assert all(row.costs == "vidur-2024" for row in result)
 
 
 def test_another_set_gives_other_numbers() -> None:
@@ -29,11 +29,11 @@ def test_mixtures_are_predicted_with_a_set_that_has_their_experts() -> None:
 
 
 def test_errors_and_targets() -> None:
-    found = [
+    results = [
         Row("a", "b", "c", 100.0, 112.0),
         Row("d", "b", "c", 100.0, 98.0),
         Row("e", "b", "c", 1.0, None, "no"),
     ]
-    assert [row.error for row in found[:2]] == pytest.approx([12, -2])
-    assert mean_error(found) == pytest.approx(7)
-    assert missed(found) == ["a on b", "mean"]
+    assert [row.error for row in results[:2]] == pytest.approx([12, -2])
+    assert mean_error(results) == pytest.approx(7)
+    assert missed(results) == ["a on b", "mean"]

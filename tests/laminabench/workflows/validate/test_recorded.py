@@ -9,16 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from laminabench.catalog.accuracy import board
 from laminabench.catalog.cost_file import load_costs
 from laminabench.util.errors import UserError
 from laminabench.workflows.validate import gate, published, recorded
+from laminabench.workflows.validate.board import board_of, samples_of
 from laminabench.workflows.validate.recording import Recording, names, packaged_recording
 
-KEPT = Path(__file__).parents[4] / "results" / "validation" / "validation.json"
+STORED = Path(__file__).parents[4] / "results" / "validation" / "validation.json"
 
 
 @pytest.fixture(scope="module")
-def found() -> list[recorded.Judged]:
+def judged() -> list[recorded.Judged]:
     return recorded.judged([packaged_recording(name) for name in names()])
 
 
@@ -124,21 +126,21 @@ def test_a_server_on_a_set_s_own_device_in_one_process_and_with_workers(made: An
     assert split.tpot.mean() > alone.tpot.mean() > 0
 
 
-def test_no_mean_error_is_worse_than_the_one_that_is_kept(found: list[recorded.Judged]) -> None:
+def test_no_mean_error_is_worse_than_the_one_that_is_kept(judged: list[recorded.Judged]) -> None:
     now = {
-        "recorded": [each.describe() for each in found],
+        "recorded": [each.describe() for each in judged],
         "published": [row.describe() for row in published.rows()],
     }
-    assert [each for each in gate.moved(gate.read_stored(KEPT), now) if each.worse] == []
+    assert [each for each in gate.moved(gate.read_stored(STORED), now) if each.worse] == []
 
 
-def test_the_runs_that_met_their_targets_still_do(found: list[recorded.Judged]) -> None:
-    met = {each.recording.name for each in found if not each.missed()}
+def test_the_runs_that_met_their_targets_still_do(judged: list[recorded.Judged]) -> None:
+    met = {each.recording.name for each in judged if not each.missed()}
     assert met >= {"rtx-4090-llama3.1-8b"}
 
 
-def test_cost_sets_say_how_far_off_they_were(found: list[recorded.Judged]) -> None:
-    assert load_costs("vllm-0.19").server_errors == recorded.server_errors(found)
-    for name in ("vllm-0.14", "vidur-2024"):
-        assert load_costs(name).server_errors == published.server_errors(published.rows(name))
-    assert "never" in load_costs("roofline").held_against
+def test_the_board_is_what_these_predictions_give(judged: list[recorded.Judged]) -> None:
+    printed = published.with_other_sets(published.rows())
+    own = board_of(samples_of(judged, printed, [], []))
+    assert {each.costs for each in own} == {"vllm-0.19", "vllm-0.14", "vidur-2024"}
+    assert [each for each in own if each not in board().cells] == []

@@ -33,23 +33,23 @@ def a_replay(folder: Path, **chosen: Any) -> ReplayRequest:
 
 def test_a_recording_is_written_and_read_back(made: Any, tmp_path: Path) -> None:
     target = tmp_path / "made.toml"
-    kept = made(others={"another": {"ttft": [1.5, -2.0, 0.0, 3.0]}})
-    kept.write(target)
+    saved = made(others={"another": {"ttft": [1.5, -2.0, 0.0, 3.0]}})
+    saved.write(target)
     again = read(target)
-    assert (again.name, again.about, again.others) == (kept.name, kept.about, kept.others)
+    assert (again.name, again.about, again.others) == (saved.name, saved.about, saved.others)
     for name in _COLUMNS:
-        assert getattr(again, name) == pytest.approx(getattr(kept, name), abs=5e-7)
+        assert getattr(again, name) == pytest.approx(getattr(saved, name), abs=5e-7)
 
 
 def test_a_folder_of_the_benchmark_is_read_with_who_shares_what(folder: Path) -> None:
-    found = read(folder, **SETTINGS)
-    assert found.arrival_s.tolist() == [0, 1, 2]
+    result = read(folder, **SETTINGS)
+    assert result.arrival_s.tolist() == [0, 1, 2]
     # On the other clock the first arrival is where its request was queued.
-    assert found.first_token_s.tolist() == [0.5, 1.5, 2.5]
-    assert found.prompt_tokens.tolist() == [50, 40, 36]
-    assert (found.like.tolist(), found.blocks.tolist()) == ([-1, -1, 0], [0, 0, 2])
-    assert found.about["kv_tokens"] == 1600
-    trace = found.trace()
+    assert result.first_token_s.tolist() == [0.5, 1.5, 2.5]
+    assert result.prompt_tokens.tolist() == [50, 40, 36]
+    assert (result.like.tolist(), result.blocks.tolist()) == ([-1, -1, 0], [0, 0, 2])
+    assert result.about["kv_tokens"] == 1600
+    trace = result.trace()
     assert trace.prefix_blocks is not None
     rows = [trace.prefix_blocks[row].tolist() for row in range(3)]
     assert [len(row) for row in rows] == [3, 2, 2]
@@ -73,12 +73,12 @@ def test_a_run_is_read_as_a_recording_and_predicted_by_what_made_it(tmp_path: Pa
     with pytest.raises(UserError, match="validation-bad-recording"):
         read(directory, **SETTINGS)
     manifest = directory / "run.json"
-    asked = json.loads(manifest.read_text()) | {"backend": "live"}
-    del asked["crc32"]
-    manifest.write_text(json.dumps(asked))
-    found = read(directory, **SETTINGS)
-    assert (found.about["max_num_seqs"], found.about["max_batched_tokens"]) == (64, 512)
-    errors = judged([found])[0].errors()
+    requested = json.loads(manifest.read_text()) | {"backend": "live"}
+    del requested["crc32"]
+    manifest.write_text(json.dumps(requested))
+    result = read(directory, **SETTINGS)
+    assert (result.about["max_num_seqs"], result.about["max_batched_tokens"]) == (64, 512)
+    errors = judged([result])[0].errors()
     assert all(abs(error) < 1e-6 for metric in errors.values() for error in metric.values())
 
 
@@ -87,21 +87,21 @@ def test_a_server_s_run_has_the_prefixes_of_its_trace_where_that_is_here(tmp_pat
     trace, blocks = result.trace, result.trace.prefix_blocks
     assert blocks is not None
     manifest = tmp_path / "run" / "run.json"
-    asked = json.loads(manifest.read_text())
-    asked |= {"backend": "live", "system": "openai"}
-    del asked["crc32"]
-    manifest.write_text(json.dumps(asked))
-    found = read(tmp_path / "run", **SETTINGS)
-    alike = np.flatnonzero(found.like >= 0)
-    assert len(alike) > 0
+    requested = json.loads(manifest.read_text())
+    requested |= {"backend": "live", "system": "openai"}
+    del requested["crc32"]
+    manifest.write_text(json.dumps(requested))
+    actual = read(tmp_path / "run", **SETTINGS)
+    equal = np.flatnonzero(actual.like >= 0)
+    assert len(equal) > 0
     done = np.flatnonzero(np.isfinite(result.replayed.outcome.requests["finished_s"]))
-    for row in alike:
-        one, other = blocks[done[row]], blocks[done[found.like[row]]]
+    for row in equal:
+        one, other = blocks[done[row]], blocks[done[actual.like[row]]]
         common = int(np.cumprod(one[: len(other)] == other[: len(one)]).sum())
-        tokens = min(common * trace.meta.block_tokens, found.prompt_tokens[row])
-        assert found.blocks[row] == tokens // 16
-    asked["request"] = asked["request"].replace("num-requests = 200", "num-requests = 100")
-    manifest.write_text(json.dumps(asked))
+        tokens = min(common * trace.meta.block_tokens, actual.prompt_tokens[row])
+        assert actual.blocks[row] == tokens // 16
+    requested["request"] = requested["request"].replace("num-requests = 200", "num-requests = 100")
+    manifest.write_text(json.dumps(requested))
     elsewhere = read(tmp_path / "run", **SETTINGS)
     assert "kimi-conv here is not" in elsewhere.about["prefixes"]
     assert (elsewhere.like == -1).all()
@@ -109,12 +109,12 @@ def test_a_server_s_run_has_the_prefixes_of_its_trace_where_that_is_here(tmp_pat
 
 @pytest.mark.parametrize("name", names())
 def test_the_packaged_recordings_say_where_they_are_from(name: str) -> None:
-    found = packaged_recording(name)
-    assert len(found) == 300
-    assert "MIT" in found.about["source"]
-    assert (found.first_token_s > found.arrival_s).all()
-    assert (found.last_token_s > found.first_token_s).all()
-    assert (found.like < np.arange(300)).all()
+    result = packaged_recording(name)
+    assert len(result) == 300
+    assert "MIT" in result.about["source"]
+    assert (result.first_token_s > result.arrival_s).all()
+    assert (result.last_token_s > result.first_token_s).all()
+    assert (result.like < np.arange(300)).all()
 
 
 def test_no_recording_of_that_name() -> None:
@@ -149,21 +149,25 @@ def test_a_folder_says_model_device_limits_and_scheduling(folder: Path) -> None:
     meta["vllm_version"] = "0.12.0"
     meta["engine_kwargs"]["tensor_parallel_size"] = 2
     (folder / "meta.json").write_text(json.dumps(meta))
-    found = read(folder).about
-    assert [found[name] for name in ("model", "deployment", "costs")] == [
+    result = read(folder).about
+    assert [result[name] for name in ("model", "deployment", "costs")] == [
         "llama3.1-8b",
         "2xrtx-4090",
         "vllm-0.19",
     ]
-    assert found["host_async"] is False
+    assert result["host_async"] is False
     meta["resolved_config"] = {
         "scheduler_config": {"async_scheduling": True},
         "cache_config": {"enable_prefix_caching": False, "gpu_memory_utilization": 0.8},
     }
     (folder / "meta.json").write_text(json.dumps(meta))
-    found = read(folder, model="llama3-8b").about
-    assert (found["host_async"], found["prefix_caching"], found["memory_utilization"]) == (True, False, 0.8)
-    assert found["model"] == "llama3-8b"
+    result = read(folder, model="llama3-8b").about
+    assert (result["host_async"], result["prefix_caching"], result["memory_utilization"]) == (
+        True,
+        False,
+        0.8,
+    )
+    assert result["model"] == "llama3-8b"
 
 
 def test_a_file_that_is_none_is_refused(made: Any, tmp_path: Path) -> None:

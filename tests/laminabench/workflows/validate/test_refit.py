@@ -53,16 +53,16 @@ def loads(monkeypatch: Any) -> list[ServerLoad]:
 
 
 def test_constants_and_factors_are_those_that_were_measured(loads: list[ServerLoad]) -> None:
-    found = refit.refit(loads, "b200", "a set")
-    assert (found.device, found.loads) == ("b200", 6)
+    result = refit.refit(loads, "b200", "a set")
+    assert (result.device, result.loads) == ("b200", 6)
     # Of 60 layers' launches and the rest of the front end these loads show the sum.
-    rest = sum(found.constants_ms[name] for name in ("request_in", "out"))
+    rest = sum(result.constants_ms[name] for name in ("request_in", "out"))
     for kind, launch in (("latent", 1.9), ("experts", 1.4), ("dense", 0.6)):
-        both = rest + 60 * found.constants_ms[f"launch_{kind}"]
+        both = rest + 60 * result.constants_ms[f"launch_{kind}"]
         assert both == pytest.approx(1.1 * (2 * 11.2 + 60 * launch / 2), rel=0.1)
-    assert found.constants_ms["request_serial"] == pytest.approx(1.1 * 8.0, rel=0.1)
-    assert found.factors == {"h200": pytest.approx(0.5, rel=0.05)}
-    judges = {each["group"]: each for each in found.describe()["standings"]}
+    assert result.constants_ms["request_serial"] == pytest.approx(1.1 * 8.0, rel=0.1)
+    assert result.factors == {"h200": pytest.approx(0.5, rel=0.05)}
+    judges = {each["group"]: each for each in result.describe()["standings"]}
     # All of H200 but for MiniMax's loads, which are what its factor is from.
     assert judges["all"]["loads"] == 5
     assert judges["all"]["ttft"]["median"] < 5

@@ -8,7 +8,6 @@ from dataclasses import astuple
 import numpy as np
 import pytest
 
-from laminabench.catalog.cost_file import load_costs
 from laminabench.catalog.deployment import parse_deployment
 from laminabench.catalog.find_model import modelled
 from laminabench.util.errors import UserError
@@ -24,16 +23,15 @@ from laminabench.workflows.validate.serving import (
     judged,
     points,
     predicted,
-    server_errors,
 )
 
 
-def point(**wanted: object) -> ServerLoad:
+def point(**expected: object) -> ServerLoad:
     """The first with these."""
     return next(
         each
         for each in points()
-        if all(wanted[name] == getattr(each, name, each.server.get(name)) for name in wanted)
+        if all(expected[name] == getattr(each, name, each.server.get(name)) for name in expected)
     )
 
 
@@ -70,16 +68,16 @@ def test_formats_are_those_that_were_served() -> None:
 
 
 def test_lengths_are_drawn_as_the_benchmark_draws_them() -> None:
-    asked = point(model="gpt-oss-120b", prompt_tokens=8192, concurrency=64).trace()
-    assert len(asked) == 640
-    assert not asked.arrival_s.any()
-    assert 6553 <= asked.prompt_tokens.min() < 6600
-    assert 8150 < asked.prompt_tokens.max() <= 8192
-    assert np.mean(asked.output_tokens) == pytest.approx(0.9 * 1024, rel=0.01)
+    requested = point(model="gpt-oss-120b", prompt_tokens=8192, concurrency=64).trace()
+    assert len(requested) == 640
+    assert not requested.arrival_s.any()
+    assert 6553 <= requested.prompt_tokens.min() < 6600
+    assert 8150 < requested.prompt_tokens.max() <= 8192
+    assert np.mean(requested.output_tokens) == pytest.approx(0.9 * 1024, rel=0.01)
     # numpy's legacy generator with seed 0, prompts first.
     drawn = np.random.RandomState(0)
-    assert asked.prompt_tokens.tolist() == drawn.randint(6553, 8193, 640).tolist()
-    assert asked.output_tokens.tolist() == drawn.randint(819, 1025, 640).tolist()
+    assert requested.prompt_tokens.tolist() == drawn.randint(6553, 8193, 640).tolist()
+    assert requested.output_tokens.tolist() == drawn.randint(819, 1025, 640).tolist()
     equal = point(model="qwen3-235b-a22b").trace()
     assert len(set(equal.prompt_tokens.tolist())) == 1
 
@@ -114,38 +112,38 @@ def test_loads_that_constants_were_fitted_to_are_no_judges() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "bound"),
+    ("expected", "bound"),
     [
         ({"model": "gpt-oss-120b", "device": "h200", "layout": "2", "concurrency": 16}, 10.0),
         ({"model": "kimi-k2.5", "device": "h200", "concurrency": 16}, 10.0),
         ({"model": "llama3-70b", "device": "h200", "layout": "1", "concurrency": 8}, 5.0),
     ],
 )
-def test_some_loads_are_near_what_was_measured(wanted: dict[str, object], bound: float) -> None:
-    found = predicted(None, point(prompt_tokens=1024, output_tokens=1024, **wanted))
-    error = found.error("tpot")
+def test_some_loads_are_near_what_was_measured(expected: dict[str, object], bound: float) -> None:
+    result = predicted(None, point(prompt_tokens=1024, output_tokens=1024, **expected))
+    error = result.error("tpot")
     assert error is not None
     assert abs(error) < bound
-    assert found.describe()["errors_percent"]["tpot"] == error
+    assert result.describe()["errors_percent"]["tpot"] == error
 
 
 def test_a_set_without_the_device_or_the_model_says_so() -> None:
-    found = predicted("vllm-0.14", point(model="kimi-k2.5", device="h200"))
-    assert (found.tpot_ms, found.error("tpot")) == (None, None)
-    assert found.why_not
+    result = predicted("vllm-0.14", point(model="kimi-k2.5", device="h200"))
+    assert (result.tpot_ms, result.error("tpot")) == (None, None)
+    assert result.why_not
     with pytest.raises(UserError, match="catalogue-unknown-name"):
         predicted("no-such-set", point(model="kimi-k2.5"))
 
 
 def test_groups_errors_and_targets_by_hand() -> None:
-    found = [
+    results = [
         made("h200", "gpt-oss-120b", 10.5, version="2"),
         made("h200", "gpt-oss-120b", 9.2),
         made("h200", "kimi-k2.5", 11.0),
         made("h200", "kimi-k2.5", 20.0, off="a reason"),
         made("b200", "kimi-k2.5", None),
     ]
-    named = {(group.device, group.what, group.off): group for group in grouped(found)}
+    named = {(group.device, group.what, group.off): group for group in grouped(results)}
     assert list(named) == [
         ("h200", "gpt-oss-120b", ""),
         ("h200", "kimi-k2.5", ""),
@@ -163,18 +161,16 @@ def test_groups_errors_and_targets_by_hand() -> None:
     assert named["h200", SOUND, ""].errors["tpot"].points == 3
     assert named["h200", ALL, ""].errors["tpot"].worst == pytest.approx(100)
     assert named["b200", ALL, ""].errors["tpot"].points == 0
-    assert server_errors(found).source == "4 loads of vLLM servers"
 
 
 @pytest.mark.long
 def test_the_whole_table_is_as_near_as_is_said() -> None:
-    found = judged(points())
-    assert all(each.tpot_ms for each in found)
-    groups = {(group.device, group.what): group for group in grouped(found) if not group.off}
+    result = judged(points())
+    assert all(each.tpot_ms for each in result)
+    groups = {(group.device, group.what): group for group in grouped(result) if not group.off}
     for of, target in TARGETS.items():
         assert groups[of].errors["tpot"].median <= target + 1, of
     for device in ("h200", "b200"):
         assert groups[device, ALL].errors["tpot"].median < 12
         assert groups[device, SOUND].errors["tpot"].median < 10
-    assert load_costs("vllm-0.24").server_errors == server_errors(found)
     assert {metric for group in groups.values() for metric in group.errors} == set(METRICS)

@@ -86,10 +86,10 @@ def test_settings_are_of_the_day_and_of_the_nearest_version_before() -> None:
         ({"model_path": "some/model"}, "line 2: model_path 'some/model' is none of"),
         ({"system": "a100_sxm"}, "system 'a100' is none of h100, h200, b200, b300"),
         ({"precision": "fp3"}, "no settings are known of gpt-oss-120b in fp3"),
-        ({"isl": "many"}, "isl is 'many', which is no number"),
-        ({"concurrency": "1.5"}, "which is no whole number"),
-        ({"silicon_tpot_ms": "0"}, "it must be above 0"),
-        ({"silicon_ttft_ms": "nan"}, "it must be above 0"),
+        ({"isl": "many"}, "line 2: isl is 'many'"),
+        ({"concurrency": "1.5"}, "concurrency is '1.5'"),
+        ({"silicon_tpot_ms": "0"}, "silicon_tpot_ms is '0'"),
+        ({"silicon_ttft_ms": "nan"}, "silicon_ttft_ms is 'nan'"),
     ],
 )
 def test_a_row_that_is_none_is_named(tmp_path: Path, row: dict[str, str], what: str) -> None:

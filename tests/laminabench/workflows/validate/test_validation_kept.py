@@ -31,18 +31,18 @@ def keep(folder: Path, document: dict[str, Any]) -> Path:
 
 def test_what_is_kept_is_read(tmp_path: Path) -> None:
     result = {"published": [row.describe() for row in ROWS], "serving": {"groups": [GROUP.describe()]}}
-    found = read_validation(keep(tmp_path, marked(result, "laminabench validate -o x")))
-    assert found.command == "laminabench validate -o x"
-    assert [row.error_percent for row in found.published] == [pytest.approx(10.0), None]
-    assert found.serving is not None
-    (group,) = found.serving.groups
+    actual = read_validation(keep(tmp_path, marked(result, "laminabench validate -o x")))
+    assert actual.command == "laminabench validate -o x"
+    assert [row.error_percent for row in actual.published] == [pytest.approx(10.0), None]
+    assert actual.serving is not None
+    (group,) = actual.serving.groups
     assert (group.target, group.errors["tpot"].worst, group.errors["ttft"].median) == (12.0, 9.0, None)
-    assert (found.recorded, found.twin) == ((), ())
+    assert (actual.recorded, actual.twin) == ((), ())
 
 
 def test_one_from_before_there_was_a_mark_is_read_too(tmp_path: Path) -> None:
-    found = read_validation(keep(tmp_path, {"published": [ROWS[0].describe()]}))
-    assert found.published[0].deployment == "1xh200"
+    result = read_validation(keep(tmp_path, {"published": [ROWS[0].describe()]}))
+    assert result.published[0].deployment == "1xh200"
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from laminabench.traces.table import PrefixBlocks, Trace, TraceMeta
 
 
 @dataclass(slots=True)
-class Asked:
+class Request:
     """One request, and the way to answer it."""
 
     method: str
@@ -53,18 +53,18 @@ class Asked:
         self.writer.write(b"%x\r\n%s\r\n" % (len(data), data))
         await self.writer.drain()
 
-    async def event(self, said: Any) -> None:
-        text = said if isinstance(said, str) else json.dumps(said)
+    async def event(self, message: Any) -> None:
+        text = message if isinstance(message, str) else json.dumps(message)
         await self.piece(f"data: {text}\n\n".encode())
 
     async def token(
         self, text: str = " x", *, usage: int | None = None, prompt: int = 16, **more: Any
     ) -> None:
         """An event of a completion; `usage` is how many tokens have been made by then."""
-        said: dict[str, Any] = {"choices": [{"index": 0, "text": text, "finish_reason": None} | more]}
+        message: dict[str, Any] = {"choices": [{"index": 0, "text": text, "finish_reason": None} | more]}
         if usage is not None:
-            said["usage"] = {"prompt_tokens": prompt, "completion_tokens": usage}
-        await self.event(said)
+            message["usage"] = {"prompt_tokens": prompt, "completion_tokens": usage}
+        await self.event(message)
 
     async def end(self, usage: int | None = None, prompt: int = 16) -> None:
         """The last events: usage, if any, and the mark of the end."""
@@ -80,17 +80,17 @@ class Asked:
         self.writer.transport.abort()
 
 
-Answer = Callable[[Asked], Awaitable[None]]
+Answer = Callable[[Request], Awaitable[None]]
 
 
-async def good(asked: Asked) -> None:
+async def good(requested: Request) -> None:
     """As many tokens as were asked for, one an event, with usage in each."""
-    tokens = asked.body["max_tokens"]
-    prompt = asked.body.get("prompt", [0] * 16)
-    asked.stream()
+    tokens = requested.body["max_tokens"]
+    prompt = requested.body.get("prompt", [0] * 16)
+    requested.stream()
     for made in range(1, tokens + 1):
-        await asked.token(usage=made, prompt=len(prompt))
-    await asked.end()
+        await requested.token(usage=made, prompt=len(prompt))
+    await requested.end()
 
 
 @dataclass(slots=True)
@@ -100,12 +100,12 @@ class StandIn:
     usual: Answer = good
     answers: deque[Answer] = field(default_factory=deque)
     models: Any = field(default_factory=lambda: {"data": [{"id": "m"}]})
-    asked: list[Asked] = field(default_factory=list)
+    requested: list[Request] = field(default_factory=list)
     most_at_once: int = 0
-    gone: bool = False
+    lost: bool = False
     tls: ssl.SSLContext | None = None
     url: str = ""
-    refuse: Callable[[Asked], str | None] = lambda asked: None
+    refuse: Callable[[Request], str | None] = lambda requested: None
     _at_once: int = 0
     _loop: asyncio.AbstractEventLoop = field(init=False)
     _listener: socket.socket = field(init=False)
@@ -119,7 +119,7 @@ class StandIn:
 
     @property
     def bodies(self) -> list[dict[str, Any]]:
-        return [asked.body for asked in self.asked if asked.method == "POST"]
+        return [requested.body for requested in self.requested if requested.method == "POST"]
 
     def start(self) -> None:
         ready = threading.Event()
@@ -146,7 +146,7 @@ class StandIn:
 
     def go_away(self) -> None:
         """Listen no more, and end every connection with its next answer."""
-        self.gone = True
+        self.lost = True
         self._loop.call_soon_threadsafe(self._hang_up)
 
     def _hang_up(self) -> None:
@@ -177,28 +177,28 @@ class StandIn:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            while not self.gone and (asked := await _read(reader, writer)) is not None:
-                self.asked.append(asked)
+            while not self.lost and (requested := await _read(reader, writer)) is not None:
+                self.requested.append(requested)
                 self._at_once += 1
                 self.most_at_once = max(self.most_at_once, self._at_once)
-                await self._answer(asked)
+                await self._answer(requested)
                 self._at_once -= 1
                 await writer.drain()
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass
 
-    async def _answer(self, asked: Asked) -> None:
-        if asked.method == "GET":
-            asked.plain(200 if self.models else 404, self.models)
-        elif (why := self.refuse(asked)) is not None:
-            asked.plain(400, {"error": {"message": why}})
+    async def _answer(self, requested: Request) -> None:
+        if requested.method == "GET":
+            requested.plain(200 if self.models else 404, self.models)
+        elif (why := self.refuse(requested)) is not None:
+            requested.plain(400, {"error": {"message": why}})
         elif len(self.bodies) > 1 and self.answers:
-            await self.answers.popleft()(asked)
+            await self.answers.popleft()(requested)
         else:
-            await self.usual(asked)
+            await self.usual(requested)
 
 
-async def _read(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Asked | None:
+async def _read(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Request | None:
     try:
         begin = await reader.readexactly(1)
         if begin == b"\x16":  # the beginning of TLS
@@ -211,7 +211,7 @@ async def _read(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> A
     method, path, _ = first.split(" ")
     fields = {name.lower(): value for name, _, value in (line.partition(": ") for line in rest)}
     body = await reader.readexactly(int(fields.get("content-length", "0")))
-    return Asked(method, path, fields, json.loads(body) if body else None, writer)
+    return Request(method, path, fields, json.loads(body) if body else None, writer)
 
 
 @pytest.fixture
@@ -270,7 +270,9 @@ def make_trace() -> Callable[..., Trace]:
 
 
 @pytest.fixture
-def seen(make_setup: Callable[..., EndpointSetup], make_trace: Callable[..., Trace]) -> Callable[..., Result]:
+def observed(
+    make_setup: Callable[..., EndpointSetup], make_trace: Callable[..., Trace]
+) -> Callable[..., Result]:
     """A replay against the stand-in, from the flags of its setup and of its trace."""
 
     def replayed(

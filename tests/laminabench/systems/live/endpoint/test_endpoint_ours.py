@@ -98,30 +98,30 @@ def replayed(url: str, trace: Trace, api: Api = "completions", tokenizer: Path |
     return replay(trace, setup, Offered("closed", 4, None), seed=0)
 
 
-def require_all(found: Result, requests: int, prompt: int, output: int) -> None:
+def require_all(result: Result, requests: int, prompt: int, output: int) -> None:
     """Every token of the trace was asked for, made and seen."""
-    calls, chunks = found.outcome.calls, found.outcome.chunks
+    calls, chunks = result.outcome.calls, result.outcome.chunks
     assert calls["error"].tolist() == [""] * requests
-    assert found.outcome.requests["status"].tolist() == [DONE] * requests
+    assert result.outcome.requests["status"].tolist() == [DONE] * requests
     assert np.bincount(chunks["request"], chunks["tokens"]).tolist() == [output] * requests
     assert calls["prompt_counted"].tolist() == [prompt] * requests
     assert calls["completion_counted"].tolist() == [output] * requests
     assert not calls["even"].any()
-    assert found.facts["left_out"] == []
+    assert result.facts["left_out"] == []
 
 
 def test_our_server_makes_every_token_of_the_trace(our_url: str, make_trace: Callable[..., Trace]) -> None:
-    found = replayed(our_url, make_trace(requests=8, prompt=21, output=6))
-    require_all(found, 8, 21, 6)
-    assert found.facts["added_prompt_tokens"] == 0
+    result = replayed(our_url, make_trace(requests=8, prompt=21, output=6))
+    require_all(result, 8, 21, 6)
+    assert result.facts["added_prompt_tokens"] == 0
 
 
 @pytest.mark.parametrize(("api", "added"), [("completions", 0), ("chat", 2)])
 def test_prompts_of_text_are_as_long_there_as_the_trace_has_them(
     our_url: str, tokenizer_folder: Path, make_trace: Callable[..., Trace], api: Any, added: int
 ) -> None:
-    found = replayed(our_url, make_trace(requests=6, prompt=19, output=5), api, tokenizer_folder)
-    require_all(found, 6, 19, 5)
-    facts = found.facts
+    result = replayed(our_url, make_trace(requests=6, prompt=19, output=5), api, tokenizer_folder)
+    require_all(result, 6, 19, 5)
+    facts = result.facts
     assert (facts["prompts"], facts["prompts_of_wrong_length"]) == ("text", 0)
     assert facts["added_prompt_tokens"] == added

@@ -91,24 +91,24 @@ def test_tokens_are_counted_by_the_best_that_an_event_says(
 
 @given(st.integers(0, 1000), st.integers(1, 50))
 def test_tokens_are_dealt_evenly_and_none_is_lost(tokens: int, chunks: int) -> None:
-    found = dealt(tokens, chunks)
-    assert sum(found) == tokens
-    assert max(found) - min(found) <= 1
-    assert len(found) == chunks
+    result = dealt(tokens, chunks)
+    assert sum(result) == tokens
+    assert max(result) - min(result) <= 1
+    assert len(result) == chunks
 
 
 def reference(text: str) -> list[bytes]:
     """The standard's own words: lines by any of three ends, an event at each empty line."""
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")[:-1]
-    found: list[bytes] = []
+    results: list[bytes] = []
     data: list[str] = []
     for line in lines:
         if line.startswith("data:"):
             data.append(line[5:].removeprefix(" "))
         elif not line and data:
-            found.append("\n".join(data).encode())
+            results.append("\n".join(data).encode())
             data = []
-    return found
+    return results
 
 
 @given(st.lists(st.tuples(LINES, ENDS), max_size=20), st.sets(st.integers(0, 200)))
@@ -119,10 +119,10 @@ def test_events_are_the_same_wherever_the_pieces_are_cut(
     whole = text.encode()
     places = sorted({0, len(whole), *(cut for cut in cuts if cut < len(whole))})
     reader = Events()
-    found = [event for a, b in pairwise(places) for event in reader.feed(whole[a:b])]
+    results = [event for a, b in pairwise(places) for event in reader.feed(whole[a:b])]
     # A carriage return at the very end may be half of a line's end: what it ends is not told of yet.
     expected = reference(text[:-1] if text.endswith("\r") else text)
-    assert found == expected
+    assert results == expected
 
 
 def test_an_event_in_one_piece_and_byte_by_byte_are_the_same() -> None:

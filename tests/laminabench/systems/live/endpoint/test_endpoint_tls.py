@@ -42,23 +42,23 @@ def server(make_server: Callable[..., Any], certificate: Path) -> Iterator[Any]:
         yield made
 
 
-def test_a_certificate_that_nobody_vouches_for_is_refused(server: Any, seen: Callable[..., Any]) -> None:
+def test_a_certificate_that_nobody_vouches_for_is_refused(server: Any, observed: Callable[..., Any]) -> None:
     with pytest.raises(UserError, match="endpoint-unreachable"):
-        seen()
-    assert server.asked == []
+        observed()
+    assert server.requested == []
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_certificate_that_the_user_trusts_is_taken(
     certificate: Path,
     server: Any,
-    seen: Callable[..., Any],
+    observed: Callable[..., Any],
     make_trace: Callable[..., Trace],
     monkeypatch: pytest.MonkeyPatch,
     workers: int,
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-    found = seen(make_trace(requests=6, output=4), mode="closed", concurrency=2, workers=workers)
-    assert found.outcome.requests["status"].tolist() == [DONE] * 6
-    assert found.outcome.chunks["tokens"].sum() == 24
+    result = observed(make_trace(requests=6, output=4), mode="closed", concurrency=2, workers=workers)
+    assert result.outcome.requests["status"].tolist() == [DONE] * 6
+    assert result.outcome.chunks["tokens"].sum() == 24
     assert len(server.bodies) == 1 + 6

@@ -29,12 +29,12 @@ MakeTrace = Callable[..., Trace]
 
 
 def does(*steps: Any) -> Any:
-    """An answer of these steps: what `Asked` can do, by its name, with arguments where it takes any."""
+    """An answer of these steps: what `Request` can do, by its name, with arguments where it takes any."""
 
-    async def answer(asked: Any) -> None:
+    async def answer(requested: Any) -> None:
         for step in steps:
             name, arguments = step if isinstance(step, tuple) else (step, {})
-            done = getattr(asked, name)(**arguments)
+            done = getattr(requested, name)(**arguments)
             if done is not None:
                 await done
 
@@ -47,8 +47,8 @@ def refusal(status: int, **fields: str) -> Any:
 
 BEGUN = ("stream", ("token", {"usage": 1}))
 reset_at_once, reset_in_mid_stream, cut_short = does("reset"), does(*BEGUN, "reset"), does(*BEGUN, "over")
-garbage_events = does("stream", ("event", {"said": "{not json"}), "end")
-error_in_stream = does("stream", ("event", {"said": {"error": {"message": "out of memory"}}}), "end")
+garbage_events = does("stream", ("event", {"message": "{not json"}), "end")
+error_in_stream = does("stream", ("event", {"message": {"error": {"message": "out of memory"}}}), "end")
 no_stream = does(("plain", {"status": 200, "body": {"choices": [{"text": "all of it"}]}}))
 nothing_in_it = does("stream", ("end", {"usage": 0}))
 no_number = does("stream", ("token", {"usage": 2**70}), "end")
@@ -56,17 +56,17 @@ fewer_than_none = does(*BEGUN, ("end", {"usage": -1}))
 not_found, broken, busy = refusal(404), refusal(500), refusal(429, Retry_After="0")
 
 
-async def no_http(asked: Any) -> None:
-    asked.writer.write(b"SSH-2.0-OpenSSH\r\n\r\n")
+async def no_http(requested: Any) -> None:
+    requested.writer.write(b"SSH-2.0-OpenSSH\r\n\r\n")
 
 
 async def silent(_: Any) -> None:
     await asyncio.sleep(60)
 
 
-async def stuck(asked: Any) -> None:
-    asked.stream()
-    await asked.token(usage=1)
+async def stuck(requested: Any) -> None:
+    requested.stream()
+    await requested.token(usage=1)
     await asyncio.sleep(60)
 
 
@@ -88,17 +88,17 @@ async def stuck(asked: Any) -> None:
     ],
 )
 def test_what_goes_wrong_is_named_and_the_replay_goes_on(
-    server: Any, seen: Replayed, make_trace: MakeTrace, answer: Any, error: str, status: int, tokens: int
+    server: Any, observed: Replayed, make_trace: MakeTrace, answer: Any, error: str, status: int, tokens: int
 ) -> None:
     server.answers.append(answer)
-    found = seen(make_trace(requests=3, output=2), mode="closed", concurrency=1)
-    calls, chunks = found.outcome.calls, found.outcome.chunks
-    assert found.outcome.requests["status"].tolist() == [FAILED, DONE, DONE]
+    result = observed(make_trace(requests=3, output=2), mode="closed", concurrency=1)
+    calls, chunks = result.outcome.calls, result.outcome.chunks
+    assert result.outcome.requests["status"].tolist() == [FAILED, DONE, DONE]
     assert calls["error"][0].startswith(error)
     assert calls["error"][1:].tolist() == ["", ""]
     assert calls["status_code"][0] == status
     assert chunks["tokens"][chunks["request"] == 0].sum() == tokens
-    assert calls["error"][0] in found.facts["first_errors"]
+    assert calls["error"][0] in result.facts["first_errors"]
 
 
 @pytest.mark.parametrize(
@@ -106,28 +106,28 @@ def test_what_goes_wrong_is_named_and_the_replay_goes_on(
     [(reset_at_once, True), (busy, True), (broken, True), (not_found, False), (reset_in_mid_stream, False)],
 )
 def test_what_may_work_the_second_time_is_tried_again_and_counted(
-    server: Any, seen: Replayed, make_trace: MakeTrace, answer: Any, again: bool
+    server: Any, observed: Replayed, make_trace: MakeTrace, answer: Any, again: bool
 ) -> None:
     server.answers.extend([answer, answer])
-    found = seen(make_trace(requests=1), retries=3, mode="closed", concurrency=1)
-    assert found.outcome.calls["attempts"].tolist() == [3 if again else 1]
-    assert found.outcome.requests["status"].tolist() == [DONE if again else FAILED]
+    result = observed(make_trace(requests=1), retries=3, mode="closed", concurrency=1)
+    assert result.outcome.calls["attempts"].tolist() == [3 if again else 1]
+    assert result.outcome.requests["status"].tolist() == [DONE if again else FAILED]
 
 
-def test_a_server_says_when_to_come_again(server: Any, seen: Replayed, make_trace: MakeTrace) -> None:
+def test_a_server_says_when_to_come_again(server: Any, observed: Replayed, make_trace: MakeTrace) -> None:
     came: list[float] = []
 
-    async def later(asked: Any) -> None:
+    async def later(requested: Any) -> None:
         came.append(time.monotonic())
-        asked.plain(429, {}, Retry_After="0.4")
+        requested.plain(429, {}, Retry_After="0.4")
 
-    async def now(asked: Any) -> None:
+    async def now(requested: Any) -> None:
         came.append(time.monotonic())
-        await server.good(asked)
+        await server.good(requested)
 
     server.answers.extend([later, now])
-    found = seen(make_trace(requests=1), retries=1)
-    assert found.outcome.requests["status"].tolist() == [DONE]
+    result = observed(make_trace(requests=1), retries=1)
+    assert result.outcome.requests["status"].tolist() == [DONE]
     assert came[1] - came[0] >= 0.4
 
 
@@ -139,31 +139,31 @@ def test_a_server_says_when_to_come_again(server: Any, seen: Replayed, make_trac
     ],
 )
 def test_nobody_waits_for_ever(
-    server: Any, seen: Replayed, make_trace: MakeTrace, answer: Any, limits: dict[str, float], error: str
+    server: Any, observed: Replayed, make_trace: MakeTrace, answer: Any, limits: dict[str, float], error: str
 ) -> None:
     server.answers.append(answer)
-    found = seen(make_trace(requests=1), **limits)
-    assert found.outcome.calls["error"].tolist() == [error]
-    assert found.outcome.requests["status"].tolist() == [FAILED]
+    result = observed(make_trace(requests=1), **limits)
+    assert result.outcome.calls["error"].tolist() == [error]
+    assert result.outcome.requests["status"].tolist() == [FAILED]
 
 
 def test_a_server_that_is_gone_ends_the_replay_early(
-    server: Any, seen: Replayed, make_trace: MakeTrace
+    server: Any, observed: Replayed, make_trace: MakeTrace
 ) -> None:
-    async def last_words(asked: Any) -> None:
+    async def last_words(requested: Any) -> None:
         server.go_away()
-        await server.good(asked)
+        await server.good(requested)
 
     server.answers.append(last_words)
     # Far longer than this machine may stand still: what is late is sent at once, and would all have failed.
-    found = seen(make_trace(requests=3000, gap_s=0.01), retries=0)
-    assert found.partial is not None
-    assert "took no connection" in found.partial.why
-    status = found.outcome.requests["status"].tolist()
+    result = observed(make_trace(requests=3000, gap_s=0.01), retries=0)
+    assert result.partial is not None
+    assert "took no connection" in result.partial.why
+    status = result.outcome.requests["status"].tolist()
     assert status[0] == DONE
     assert status.count(FAILED) >= 16
     assert status[-1] == UNFINISHED
-    assert not found.interrupted
+    assert not result.interrupted
 
 
 @pytest.mark.parametrize(
@@ -189,10 +189,10 @@ def test_a_server_that_cannot_be_asked_is_a_sentence(
             replay(make_trace(), setup, Offered("open", 0, None), seed=0)
 
 
-def test_no_thread_or_connection_is_left(server: Any, seen: Replayed, make_trace: MakeTrace) -> None:
+def test_no_thread_or_connection_is_left(server: Any, observed: Replayed, make_trace: MakeTrace) -> None:
     before = threading.active_count()
     server.answers.append(stuck)
-    seen(make_trace(requests=2), timeout_s=0.3)
+    observed(make_trace(requests=2), timeout_s=0.3)
     assert threading.active_count() == before
 
 
@@ -226,24 +226,24 @@ def test_what_is_lost_on_the_way_to_the_server_is_not_lateness_of_the_client() -
 
 @pytest.mark.parametrize("length", [480, 495])
 def test_a_secret_is_hidden_before_what_it_is_in_is_cut(
-    server: Any, seen: Replayed, make_trace: MakeTrace, length: int
+    server: Any, observed: Replayed, make_trace: MakeTrace, length: int
 ) -> None:
-    async def echo(asked: Any) -> None:
-        asked.plain(404, ("." * length + asked.fields["x-mine"]).encode())
+    async def echo(requested: Any) -> None:
+        requested.plain(404, ("." * length + requested.fields["x-mine"]).encode())
 
     server.answers.append(echo)
-    found = seen(make_trace(requests=1), fields=(("X-Mine", Secret("private-as-can-be")),))
-    (said,) = found.facts["first_errors"].values()
-    assert "p" not in said
-    assert len(said) <= 500
+    result = observed(make_trace(requests=1), fields=(("X-Mine", Secret("private-as-can-be")),))
+    (message,) = result.facts["first_errors"].values()
+    assert "p" not in message
+    assert len(message) <= 500
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_client_without_time_to_spare_is_told_of(
-    seen: Replayed, make_trace: MakeTrace, monkeypatch: pytest.MonkeyPatch, workers: int
+    observed: Replayed, make_trace: MakeTrace, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
-    idle = seen(make_trace(requests=3), workers=workers)
+    idle = observed(make_trace(requests=3), workers=workers)
     assert idle.facts["busiest_client"] > 0
     monkeypatch.setattr("laminabench.systems.live.endpoint.replaying.TOO_BUSY", 0.0)
-    busy = seen(make_trace(requests=3), workers=workers)
+    busy = observed(make_trace(requests=3), workers=workers)
     assert any("--client-workers" in note for note in busy.notes)

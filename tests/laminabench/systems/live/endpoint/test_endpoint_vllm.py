@@ -77,14 +77,14 @@ def test_vllm_gets_the_trace_and_makes_every_token_of_it(
 ) -> None:
     trace = make_trace(requests=12, prompt=33, output=7, blocks=[[1, 2, number] for number in range(12)])
     setup = EndpointSetup(Behind(parse_url(vllm_url)), Served("tiny"))
-    found = replay(trace, setup, Offered("closed", 4, None), seed=0)
-    calls, chunks = found.outcome.calls, found.outcome.chunks
+    result = replay(trace, setup, Offered("closed", 4, None), seed=0)
+    calls, chunks = result.outcome.calls, result.outcome.chunks
     assert calls["error"].tolist() == [""] * 12
-    assert found.outcome.requests["status"].tolist() == [DONE] * 12
+    assert result.outcome.requests["status"].tolist() == [DONE] * 12
     assert np.bincount(chunks["request"], chunks["tokens"]).tolist() == [7] * 12
     assert calls["prompt_counted"].tolist() == [33] * 12
     assert calls["completion_counted"].tolist() == [7] * 12
     assert not calls["even"].any()
     # The folder of the model is here, so its vocabulary is known; and nothing had to be left out.
-    facts = {name: found.facts[name] for name in ("vocab", "left_out", "tokens_in_chunks_by")}
+    facts = {name: result.facts[name] for name in ("vocab", "left_out", "tokens_in_chunks_by")}
     assert facts == {"vocab": 1024, "left_out": [], "tokens_in_chunks_by": "usage"}

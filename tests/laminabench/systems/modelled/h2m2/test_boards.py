@@ -23,8 +23,8 @@ VARIANTS = {
 }
 
 
-def parameters(found: Board) -> dict[str, object]:
-    return {key: value for key, value in found.describe().items() if key not in ("name", "title")}
+def parameters(result: Board) -> dict[str, object]:
+    return {key: value for key, value in result.describe().items() if key not in ("name", "title")}
 
 
 def test_the_names_are_the_catalogues() -> None:
@@ -50,8 +50,8 @@ def test_native_units_are_bytes_and_nanoseconds() -> None:
 
 
 def test_every_parameter_says_where_it_is_from() -> None:
-    for found in load_boards().values():
-        rows = found.assumptions()
+    for result in load_boards().values():
+        rows = result.assumptions()
         assert [row["name"] for row in rows] == list(PARAMETERS)
         assert {row["kind"] for row in rows} == {"paper", "fitted", "assumed"}
         assert all(row["source"] for row in rows)
@@ -74,12 +74,12 @@ def test_a_varied_parameter_is_nobodys_number() -> None:
 def test_a_file_names_a_base_and_its_own_values(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text('base = "hbmcap-more"\nlpddr_chips = 2\ndram_efficiency = 1\nreread_kv = false\n')
-    found = board(str(path))
-    assert found.name == "mine"
-    assert found.hbm.capacity_bytes == 192e9
-    assert found.lpddr.chips == 2
-    assert found.reread_kv is False
-    row = next(row for row in found.assumptions() if row["name"] == "lpddr_chips")
+    result = board(str(path))
+    assert result.name == "mine"
+    assert result.hbm.capacity_bytes == 192e9
+    assert result.lpddr.chips == 2
+    assert result.reread_kv is False
+    row = next(row for row in result.assumptions() if row["name"] == "lpddr_chips")
     assert row["source"] == "given in mine.toml"
     assert row["kind"] == "assumed"
 

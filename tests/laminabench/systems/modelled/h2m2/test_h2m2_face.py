@@ -40,7 +40,7 @@ def test_the_longest_that_lpddr_alone_holds(shape: ModelShape, batch: int, longe
 
 # What the study of the model found with the same parameters; the paper has 1.46, 1.07, ~1.51, 1.55, 2.94.
 @pytest.mark.parametrize(
-    ("policy", "found", "batch", "lengths", "name"),
+    ("policy", "result", "batch", "lengths", "name"),
     [
         ("greedy", 1.46, 32, [512, 1024, 1536, 2048], "gpt3-175b"),
         ("hierarchical", 1.08, 32, [512, 1024, 1536, 2048], "gpt3-175b"),
@@ -55,9 +55,9 @@ def test_the_longest_that_lpddr_alone_holds(shape: ModelShape, batch: int, longe
     ],
 )
 def test_speed_ups_are_those_of_the_study(
-    policy: str, found: float, batch: int, lengths: range | list[int], name: str
+    policy: str, result: float, batch: int, lengths: range | list[int], name: str
 ) -> None:
-    assert speed_up(policy, lengths, batch, name) == pytest.approx(found, abs=0.006)
+    assert speed_up(policy, lengths, batch, name) == pytest.approx(result, abs=0.006)
 
 
 def test_what_the_sentence_says_would_fit_does_fit() -> None:

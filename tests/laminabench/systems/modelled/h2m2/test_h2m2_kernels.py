@@ -27,22 +27,22 @@ def test_an_iteration_on_two_sides(
     most = [shape["layers"]] * 3 if whole_layers else h2m2_reference.counts(shape)
     mapping = tuple(round(share * n) for share, n in zip(shares, most, strict=True))
     whole = (*mapping, whole_layers)
-    found = _sim.h2m2_time_of(board=board, shape=shape, mapping=whole, moment=moment, translated=translated)
-    assert found.pop("mapping") == whole
+    result = _sim.h2m2_time_of(board=board, shape=shape, mapping=whole, moment=moment, translated=translated)
+    assert result.pop("mapping") == whole
     if whole_layers:
         expected = h2m2_reference.layers_plan(board, shape, moment, mapping, translated)
-        assert found["iteration_ns"] == pytest.approx(expected, rel=1e-9)
+        assert result["iteration_ns"] == pytest.approx(expected, rel=1e-9)
     else:
         expected = h2m2_reference.split_plan(board, shape, moment, mapping, translated)
-        assert found == pytest.approx(expected, rel=1e-9)
+        assert result == pytest.approx(expected, rel=1e-9)
 
 
 @settings(max_examples=30)
 @given(seed=SEEDS)
 def test_bytes_of_a_head(seed: int) -> None:
     _, shape, moment = h2m2_reference.random_case(seed)
-    found = _sim.h2m2_footprint(shape=shape, kv_tokens=moment[1])
-    assert found == pytest.approx(h2m2_reference.units(shape, moment[1]), rel=1e-12)
+    result = _sim.h2m2_footprint(shape=shape, kv_tokens=moment[1])
+    assert result == pytest.approx(h2m2_reference.units(shape, moment[1]), rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -62,10 +62,10 @@ def one_gemm(**changed: object) -> float:
     board |= {"weight_load": "before", "page_bytes": 4096.0, "tlb_entries": 1, "tlb_miss_ns": 100.0}
     board |= {"tlb_misses_at_once": 1, **changed}
     shape |= {"hidden": 256, "heads": 2, "kv_heads": 1, "head_dim": 64, "vocab": 0, "element_bytes": 1}
-    found = _sim.h2m2_time_of(
+    result = _sim.h2m2_time_of(
         board=board, shape=shape, mapping=(2, 1, 2, False), moment=(32, 0, 0), translated=True
     )
-    return float(found["qkv_ns"])
+    return float(result["qkv_ns"])
 
 
 def test_a_gemm_by_hand() -> None:

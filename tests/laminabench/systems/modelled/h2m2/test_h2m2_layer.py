@@ -43,32 +43,32 @@ def read(reads: list[tuple[int, int]], **differs: Any) -> dict[str, Any]:
 
 def test_rows_in_sequence_keep_the_bus_busy() -> None:
     blocks = 200
-    found = read([(BLOCK * i, BLOCK) for i in range(blocks)])
+    result = read([(BLOCK * i, BLOCK) for i in range(blocks)])
     # The first rows' activation, of which the second is 3 ns later and its burst only 2; all others are
     # opened while the bus is busy.
-    assert found["ns"] == pytest.approx(14 + 1 + blocks * 16 * 2)
-    assert found["bytes"] == 32 * found["bursts"] == blocks * BLOCK
-    assert (found["hits"], found["opened"], found["conflicts"]) == (0, 4, 2 * blocks - 4)
+    assert result["ns"] == pytest.approx(14 + 1 + blocks * 16 * 2)
+    assert result["bytes"] == 32 * result["bursts"] == blocks * BLOCK
+    assert (result["hits"], result["opened"], result["conflicts"]) == (0, 4, 2 * blocks - 4)
     # Seen eight bursts ahead, closing a row and opening the next two shows: 13 + 14, 3 - 2 for the second.
     short = read([(BLOCK * i, BLOCK) for i in range(blocks)], queue=8)
-    assert short["ns"] == pytest.approx(found["ns"] + (blocks - 2) * (13 + 14 + 1 - 8 * 2))
+    assert short["ns"] == pytest.approx(result["ns"] + (blocks - 2) * (13 + 14 + 1 - 8 * 2))
 
 
 def test_refreshes_take_what_they_take() -> None:
     blocks, every, lasts = 2000, 2000.0, 200.0
-    found = read([(BLOCK * i, BLOCK) for i in range(blocks)], refresh_every_ns=every, refresh_ns=lasts)
+    result = read([(BLOCK * i, BLOCK) for i in range(blocks)], refresh_every_ns=every, refresh_ns=lasts)
     # Each closes all banks (tRTP less the last burst's two, tRP), refreshes, and the next row is opened anew.
-    lost = found["refreshes"] * (13 + lasts + 14)
-    assert found["refreshes"] == pytest.approx(found["ns"] / every, abs=1)
-    assert found["ns"] == pytest.approx(blocks * 32 + lost, rel=0.005)
+    lost = result["refreshes"] * (13 + lasts + 14)
+    assert result["refreshes"] == pytest.approx(result["ns"] / every, abs=1)
+    assert result["ns"] == pytest.approx(blocks * 32 + lost, rel=0.005)
 
 
 def test_a_stride_that_stays_in_one_bank_pays_for_every_row() -> None:
     reads = 100
-    found = read([(SAME_BANK * i, 32) for i in range(reads)])
+    result = read([(SAME_BANK * i, 32) for i in range(reads)])
     # A row is open for 34 ns at least: longer than 14 until its read and 6 until it may be closed.
-    assert found["ns"] == pytest.approx((reads - 1) * (34 + 13) + 14 + 2)
-    assert (found["opened"], found["conflicts"]) == (1, reads - 1)
+    assert result["ns"] == pytest.approx((reads - 1) * (34 + 13) + 14 + 2)
+    assert (result["opened"], result["conflicts"]) == (1, reads - 1)
     slow = read([(SAME_BANK * i, 32) for i in range(reads)], open_ns=10.0)
     assert slow["ns"] == pytest.approx((reads - 1) * (14 + 6 + 13) + 14 + 2)
 
@@ -76,9 +76,9 @@ def test_a_stride_that_stays_in_one_bank_pays_for_every_row() -> None:
 def test_four_rows_take_their_window_and_one_group_its_pause() -> None:
     many = {"groups": 1, "banks_per_group": 64, "same_group_ns": 0.0}
     reads = 60
-    found = read([(256 * i, 32) for i in range(reads)], **many)
+    result = read([(256 * i, 32) for i in range(reads)], **many)
     # Four activations 3 ns apart every 40 ns.
-    assert found["ns"] == pytest.approx((reads // 4 - 1) * 40 + 3 * 3 + 14 + 2)
+    assert result["ns"] == pytest.approx((reads // 4 - 1) * 40 + 3 * 3 + 14 + 2)
     within = read([(64 * i, 32) for i in range(8)])
     assert within["ns"] == pytest.approx(14 + 7 * 4 + 2)
     assert within["hits"] == 7
@@ -91,17 +91,17 @@ def test_channels_work_beside_each_other() -> None:
 
 
 def test_a_tlb_holds_what_it_reaches_and_walks_so_many_at_once() -> None:
-    def known(asked: list[tuple[int, float]], entries: int = 4, walks: int = 2) -> list[float]:
-        return _sim.h2m2_translate(entries=entries, miss_ns=300.0, walks_at_once=walks, asked=asked)
+    def known(requested: list[tuple[int, float]], entries: int = 4, walks: int = 2) -> list[float]:
+        return _sim.h2m2_translate(entries=entries, miss_ns=300.0, walks_at_once=walks, asked=requested)
 
     assert known([(page, 0.0) for page in range(4)]) == [300, 300, 600, 600]
     # Whoever asks for a page that is walked waits for that walk.
     assert known([(0, 0.0), (0, 10.0), (0, 400.0)]) == [300, 300, 400]
     again = [(page, 1000.0 * turn) for turn in range(1, 4) for page in range(4)]
-    assert [at - asked for at, (_, asked) in zip(known(again)[4:], again[4:], strict=True)] == [0] * 8
+    assert [at - requested for at, (_, requested) in zip(known(again)[4:], again[4:], strict=True)] == [0] * 8
     # One page more than it holds, and the least recently used one is always the next.
     more = [(page, 1000.0 * (5 * turn + page)) for turn in range(3) for page in range(5)]
-    assert all(at - asked == 300 for at, (_, asked) in zip(known(more), more, strict=True))
+    assert all(at - requested == 300 for at, (_, requested) in zip(known(more), more, strict=True))
 
 
 CASES = [("gpt3-175b", 32, 512), ("chinchilla-70b", 64, 512), ("llama2-70b", 128, 256)]
@@ -119,8 +119,8 @@ def test_every_byte_is_read_once_as_often_as_the_formulas_say(
 ) -> None:
     mapping = greedy(name, batch, length)
     for side in SIDES:
-        found = replay_side(board("h2m2"), model(name), mapping, [length] * batch, side, reading)
-        for kernel in found.kernels:
+        result = replay_side(board("h2m2"), model(name), mapping, [length] * batch, side, reading)
+        for kernel in result.kernels:
             assert kernel.bytes == pytest.approx(kernel.closed_bytes, abs=8), (side, kernel.kernel)
             burst = load_drams()["hbm3" if side == "hbm" else "lpddr5x"].timings["burst_bytes"].value
             # Whole bursts, of which ends share one.
@@ -153,11 +153,11 @@ def test_without_conflicts_it_is_the_closed_formulas(
     for side, kind in zip(SIDES, ("hbm3", "lpddr5x"), strict=True):
         dram = load_drams()[kind].native() | IDEAL | {"channels": 1, "queue": 2**20}
         reading = Reading(in_turn=True, translated=False)
-        found = replay_side(where, shape, mapping, [length] * batch, side, reading, dram=dram)
+        result = replay_side(where, shape, mapping, [length] * batch, side, reading, dram=dram)
         memory = where.hbm if side == "hbm" else where.lpddr
         rows = {"qkv": shape.hidden, "attention": 0, "projection": shape.heads * shape.head_dim}
         rows |= {"up": shape.hidden, "down": shape.intermediate}
-        for kernel in found.kernels:
+        for kernel in result.kernels:
             assert kernel.seconds >= kernel.closed_s * (1 - 1e-9)
             # The first tile waits for the activations; then what a tile, or a request's KV, takes before the
             # first is there or after the last.
@@ -181,12 +181,12 @@ def test_what_the_memory_alone_reaches_is_below_its_peak_and_above_its_refreshes
     reading = Reading(in_turn=True, translated=False, computed=False)
     for side, kind in zip(SIDES, ("hbm3", "lpddr5x"), strict=True):
         dram = load_drams()[kind].native() | {"queue": 4096}
-        found = replay_side(
+        result = replay_side(
             board("h2m2"), model("gpt3-175b"), Mapping(48, 48, 48), [1024] * 32, side, reading, dram=dram
         )
         timings = load_drams()[kind].timings
         refreshed = 1 - timings["refresh_ns"].value / timings["refresh_every_ns"].value
-        assert 0.8 < efficiency(board("h2m2"), side, found) < refreshed
+        assert 0.8 < efficiency(board("h2m2"), side, result) < refreshed
 
 
 def test_unpacked_tiles_open_a_row_for_every_column() -> None:

@@ -176,8 +176,8 @@ class MemoryBesideSpace(RuleBasedStateMachine):
     @rule(data=st.data())
     def apply_what_does_not_fit(self, data: st.DataObject) -> None:
         mapping = data.draw(st.sampled_from(self.space.mappings()))
-        wanted = self.space.tables(mapping, self.live_columns())
-        free = {side: self.frames[side] - len(wanted[side]) for side in SIDES}
+        expected = self.space.tables(mapping, self.live_columns())
+        free = {side: self.frames[side] - len(expected[side]) for side in SIDES}
         if min(free.values()) < 0 or sum(free.values()) == 0:
             with pytest.raises(H2m2NoRoomError, match="the mapping needs"):
                 self.memory.apply(*mapping)
@@ -216,10 +216,10 @@ def traffic_between(before: Tables, after: Tables) -> dict[str, int]:
     """What changing one pair of tables into the other takes, by page."""
     known = before["hbm"] | before["lpddr"]
     came = {side: (after[side] - before[side]) & known for side in SIDES}
-    gone = (before["hbm"] - after["hbm"] - came["lpddr"], before["lpddr"] - after["lpddr"] - came["hbm"])
+    lost = (before["hbm"] - after["hbm"] - came["lpddr"], before["lpddr"] - after["lpddr"] - came["hbm"])
     return {
         "allocated": sum(len(after[side] - known) for side in SIDES),
-        "freed": sum(map(len, gone)),
+        "freed": sum(map(len, lost)),
         "to_hbm": len(came["hbm"]),
         "to_lpddr": len(came["lpddr"]),
     }

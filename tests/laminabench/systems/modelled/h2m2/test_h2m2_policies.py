@@ -22,8 +22,8 @@ Case = tuple[Any, Any, Any]
 
 def planned(case: Case, policy: str, **given: Any) -> dict[str, Any] | None:
     board, shape, moment = case
-    asked = {"translated": False, "weights_share": 0.0, "kv_share": 0.0, **given}
-    return _sim.h2m2_plan(board=board, shape=shape, policy=policy, moment=moment, **asked)
+    requested = {"translated": False, "weights_share": 0.0, "kv_share": 0.0, **given}
+    return _sim.h2m2_plan(board=board, shape=shape, policy=policy, moment=moment, **requested)
 
 
 def whole_layers(case: Case) -> dict[tuple[int, ...], float]:
@@ -59,23 +59,23 @@ def choice_of(policy: str, case: Case) -> dict[tuple[int, ...], float]:
 def test_the_best_of_its_choice_is_found(seed: int, policy: str) -> None:
     case = h2m2_reference.random_case(seed)
     choice = choice_of(policy, case)
-    found = planned(case, policy)
-    assert (found is None) == (not choice)
-    if found is not None:
-        assert found["mapping"][3] == (policy == "naive")
-        assert found["mapping"][:3] in choice
-        assert found["iteration_ns"] == pytest.approx(min(choice.values()), rel=1e-9)
+    result = planned(case, policy)
+    assert (result is None) == (not choice)
+    if result is not None:
+        assert result["mapping"][3] == (policy == "naive")
+        assert result["mapping"][:3] in choice
+        assert result["iteration_ns"] == pytest.approx(min(choice.values()), rel=1e-9)
 
 
 @settings(deadline=None, max_examples=60)
 @given(seed=SEEDS)
 def test_greedy_takes_the_cheapest_number_sublayer_by_sublayer(seed: int) -> None:
     case = h2m2_reference.random_case(seed)
-    found = planned(case, "greedy")
-    if found is None:
+    result = planned(case, "greedy")
+    if result is None:
         assert not h2m2_reference.possible_mappings(*case)
     else:
-        assert h2m2_reference.is_greedy(*case, found["mapping"][:3])
+        assert h2m2_reference.is_greedy(*case, result["mapping"][:3])
 
 
 def test_greedy_knows_when_a_group_shares_what_is_read() -> None:
@@ -83,11 +83,11 @@ def test_greedy_knows_when_a_group_shares_what_is_read() -> None:
     shape = h2m2_reference.random_case(0)[1] | {"heads": 512, "kv_heads": 32, "head_dim": 128}
     native = boards.board("h2m2").native()
     moment = (32, 32 * 64, 32 * 2)
-    found = {
+    result = {
         reread: planned((native | {"reread_kv": reread}, shape, moment), "greedy") for reread in (True, False)
     }
     # 32 x 2460 / (2460 + 446) and 32 x 16384 / (16384 + 16 x 446), the nearer whole number of each.
-    assert {reread: plan and plan["mapping"][1] for reread, plan in found.items()} == {True: 27, False: 22}
+    assert {reread: plan and plan["mapping"][1] for reread, plan in result.items()} == {True: 27, False: 22}
 
 
 @settings(deadline=None, max_examples=60)
@@ -95,12 +95,12 @@ def test_greedy_knows_when_a_group_shares_what_is_read() -> None:
 def test_flexgen_keeps_its_shares_and_gives_up_kv_first(seed: int, weights: float, kv: float) -> None:
     case = h2m2_reference.random_case(seed)
     shape = case[1]
-    found = planned(case, "flexgen", weights_share=weights, kv_share=kv)
+    result = planned(case, "flexgen", weights_share=weights, kv_share=kv)
     possible = h2m2_reference.possible_mappings(*case)
-    assert (found is None) == (not possible)
-    if found is None:
+    assert (result is None) == (not possible)
+    if result is None:
         return
-    chosen = found["mapping"][:3]
+    chosen = result["mapping"][:3]
     assert chosen in possible
     heads = wanted_heads(weights, shape["heads"], chosen[0])
     with_weights = [mapping for mapping in possible if (mapping[0], mapping[2]) == (heads, heads)]
@@ -123,30 +123,30 @@ def test_those_that_compute_at_one_memory(seed: int) -> None:
     total = h2m2_reference.bytes_of(shape, h2m2_reference.counts(shape), moment[1])
     hbm, lpddr = board["hbm"], board["lpddr"]
 
-    found = planned(case, "lpddr")
-    assert (found is None) == (total > lpddr["capacity_bytes"])
-    if found is not None:
+    result = planned(case, "lpddr")
+    assert (result is None) == (total > lpddr["capacity_bytes"])
+    if result is not None:
         expected = h2m2_reference.alone(board, lpddr, shape, moment)
-        assert found["iteration_ns"] == pytest.approx(expected, rel=1e-9)
-        assert found["hbm_busy_ns"] == 0
+        assert result["iteration_ns"] == pytest.approx(expected, rel=1e-9)
+        assert result["hbm_busy_ns"] == 0
 
-    found = planned(case, "hierarchical")
-    assert (found is None) == (total > hbm["capacity_bytes"] + lpddr["capacity_bytes"])
-    if found is not None:
+    result = planned(case, "hierarchical")
+    assert (result is None) == (total > hbm["capacity_bytes"] + lpddr["capacity_bytes"])
+    if result is not None:
         computing = h2m2_reference.alone(board, hbm, shape, moment)
         rate = min(board["link_bytes_per_ns"], h2m2_reference.bandwidth(board, lpddr))
         moving = max(0.0, total - hbm["capacity_bytes"]) / rate
         hidden = board["hierarchical_overlap"] * min(computing, moving)
-        assert found["iteration_ns"] == pytest.approx(computing + moving - hidden, rel=1e-9)
+        assert result["iteration_ns"] == pytest.approx(computing + moving - hidden, rel=1e-9)
 
-    found = planned(case, "8-hbm")
+    result = planned(case, "8-hbm")
     devices = board["hbm_devices"]
-    assert (found is None) == (total > devices * hbm["capacity_bytes"])
-    if found is not None:
+    assert (result is None) == (total > devices * hbm["capacity_bytes"])
+    if result is not None:
         together = hbm | {"bytes_per_ns": devices * hbm["bytes_per_ns"]}
         expected = h2m2_reference.alone(board, together, shape, moment)
         expected += 4 * shape["layers"] * board["hbm_barrier_ns"]
-        assert found["iteration_ns"] == pytest.approx(expected, rel=1e-9)
+        assert result["iteration_ns"] == pytest.approx(expected, rel=1e-9)
 
 
 @settings(deadline=None, max_examples=60)

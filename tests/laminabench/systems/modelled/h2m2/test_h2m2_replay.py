@@ -32,10 +32,10 @@ TICK = 1e-10
 
 def small_board(hbm_pages: int = 60, lpddr_pages: int = 200, **changes: Any) -> Board:
     """The paper's board with memories of a few pages."""
-    found = board("h2m2")
-    hbm = replace(found.hbm, capacity_bytes=float(hbm_pages * PAGE))
-    lpddr = replace(found.lpddr, capacity_bytes=float(lpddr_pages * PAGE))
-    return replace(found, hbm=hbm, lpddr=lpddr, page_bytes=float(PAGE), **changes)
+    result = board("h2m2")
+    hbm = replace(result.hbm, capacity_bytes=float(hbm_pages * PAGE))
+    lpddr = replace(result.lpddr, capacity_bytes=float(lpddr_pages * PAGE))
+    return replace(result, hbm=hbm, lpddr=lpddr, page_bytes=float(PAGE), **changes)
 
 
 def spec_of(timing: BoardTiming, *, tokens: int | None = None, most: int = 12, **more: Any) -> Spec:
@@ -58,12 +58,12 @@ def some_trace(seed: int, rows: int = 60, mean_output: int = 40) -> Trace:
 
 def lengths_of(trace: Trace, outcome: Outcome) -> list[list[int]]:
     """Of each iteration what its requests read, with the token that is being made; nobody was preempted."""
-    found: list[list[int]] = [[] for _ in outcome.iterations["start_s"]]
+    results: list[list[int]] = [[] for _ in outcome.iterations["start_s"]]
     of = (outcome.requests["first_iteration"], outcome.requests["last_iteration"], trace.prompt_tokens)
     for first, last, prompt in zip(*(column.tolist() for column in of), strict=True):
         for made, iteration in enumerate(range(first, last + 1)):
-            found[iteration].append(prompt + made + 1)
-    return found
+            results[iteration].append(prompt + made + 1)
+    return results
 
 
 @st.composite
@@ -174,8 +174,8 @@ def moving_s(timing: BoardTiming, memory: dict[str, NDArray[Any]]) -> NDArray[np
     within = np.maximum(
         2 * in_hbm / reads[on.hbm], 2 * (memory["compacted_bytes"] - in_hbm) / reads[on.lpddr]
     )
-    found: NDArray[np.float64] = across + within
-    return found
+    result: NDArray[np.float64] = across + within
+    return result
 
 
 def test_moving_takes_its_time_and_may_hide_behind_the_iteration_before() -> None:
@@ -214,8 +214,8 @@ def test_kv_takes_no_more_columns_than_its_tokens_fill() -> None:
     assert pages.tolist() == [math.ceil(each / slots) for each in tokens.tolist()]
     assert len(set(pages.tolist())) > 4
     content = sum(timing_weights(timing)) + tokens * SMALL.kv_bytes_per_token // 2
-    held = sum(memory[f"hbm_{part}_bytes"] for part in ("qkv", "kv", "fc")) + memory["lpddr_bytes"]
-    assert (memory["wasted_bytes"][in_hbm] == held[in_hbm] - content).all()
+    stored = sum(memory[f"hbm_{part}_bytes"] for part in ("qkv", "kv", "fc")) + memory["lpddr_bytes"]
+    assert (memory["wasted_bytes"][in_hbm] == stored[in_hbm] - content).all()
 
 
 def timing_weights(timing: BoardTiming) -> list[int]:
@@ -244,18 +244,18 @@ def test_who_is_preempted_gives_its_memory_back_and_pays_when_it_returns() -> No
     ]
     tokens = 0
     for request, first in again:
-        mine = outcome.stints["request"] == request
-        before = mine & (outcome.stints["last_iteration"] < first)
+        own = outcome.stints["request"] == request
+        before = own & (outcome.stints["last_iteration"] < first)
         lasted = outcome.stints["last_iteration"][before] - outcome.stints["first_iteration"][before] + 1
         tokens += 100 + int(lasted.sum())
     assert outcome.end_s - free.end_s == pytest.approx(1e-4 * tokens, rel=1e-6)
 
 
 def test_progress_is_told_often_although_iterations_of_boards_take_a_while() -> None:
-    told: list[int] = []
+    messages: list[int] = []
     spec = spec_of(BoardTiming(small_board(), SMALL, "greedy"))
-    simulate(trace_of([10, 10], [1000, 1500]), spec, Offered(), progress=told.append)
-    assert told == [0, 1, 2]
+    simulate(trace_of([10, 10], [1000, 1500]), spec, Offered(), progress=messages.append)
+    assert messages == [0, 1, 2]
 
 
 @pytest.mark.parametrize("mapping", ["greedy", "lpddr"])

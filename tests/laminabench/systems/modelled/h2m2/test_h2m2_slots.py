@@ -19,7 +19,7 @@ class SlotsBesideModel(RuleBasedStateMachine):
         self.slots = H2m2TokenSlots(columns, of_column, row)
         self.columns, self.of_column, self.row = columns, of_column, row
         self.free = set(range(columns * of_column))
-        self.held: list[tuple[int, list[int]]] = []
+        self.stored: list[tuple[int, list[int]]] = []
 
     def lowest(self) -> int:
         slot = min(self.free)
@@ -28,7 +28,7 @@ class SlotsBesideModel(RuleBasedStateMachine):
 
     @rule(request=REQUESTS, tokens=st.integers(-1, 150))
     def join(self, request: int, tokens: int) -> None:
-        if request in dict(self.held) or tokens < 0:
+        if request in dict(self.stored) or tokens < 0:
             with pytest.raises(ValueError, match=r"is here already|fewer than no tokens"):
                 self.slots.join(request, tokens)
         elif tokens > len(self.free):
@@ -36,38 +36,38 @@ class SlotsBesideModel(RuleBasedStateMachine):
                 self.slots.join(request, tokens)
         else:
             self.slots.join(request, tokens)
-            self.held.append((request, [self.lowest() for _ in range(tokens)]))
+            self.stored.append((request, [self.lowest() for _ in range(tokens)]))
 
     @rule(times=st.integers(1, 20))
     def grow(self, times: int) -> None:
         for _ in range(times):
-            if len(self.held) > len(self.free):
+            if len(self.stored) > len(self.free):
                 with pytest.raises(H2m2NoRoomError):
                     self.slots.grow()
                 return
             self.slots.grow()
-            for _, slots in self.held:
+            for _, slots in self.stored:
                 slots.append(self.lowest())
 
     @rule(request=REQUESTS)
     def leave(self, request: int) -> None:
-        if request not in dict(self.held):
+        if request not in dict(self.stored):
             with pytest.raises(IndexError, match=f"request {request} is not here"):
                 self.slots.leave(request)
             return
         self.slots.leave(request)
-        at = [each for each, _ in self.held].index(request)
-        self.free.update(self.held[at][1])
-        last = self.held.pop()
-        if at < len(self.held):
-            self.held[at] = last
+        at = [each for each, _ in self.stored].index(request)
+        self.free.update(self.stored[at][1])
+        last = self.stored.pop()
+        if at < len(self.stored):
+            self.stored[at] = last
 
     @rule()
     def compact(self) -> None:
-        columns = {slot // self.of_column for _, slots in self.held for slot in slots}
-        enough = -(-sum(len(slots) for _, slots in self.held) // self.of_column)
+        columns = {slot // self.of_column for _, slots in self.stored for slot in slots}
+        enough = -(-sum(len(slots) for _, slots in self.stored) // self.of_column)
         copied = 0
-        for _, slots in self.held:
+        for _, slots in self.stored:
             for i, slot in enumerate(slots):
                 if len(columns) > enough and slot >= enough * self.of_column:
                     self.free.add(slot)
@@ -79,15 +79,15 @@ class SlotsBesideModel(RuleBasedStateMachine):
     @invariant()
     def same_as_model(self) -> None:
         self.slots.check_integrity()
-        assert self.slots.requests().tolist() == [request for request, _ in self.held]
-        for request, slots in self.held:
+        assert self.slots.requests().tolist() == [request for request, _ in self.stored]
+        for request, slots in self.stored:
             assert self.slots.slots(request).tolist() == slots
-        columns = [slot // self.of_column for _, slots in self.held for slot in slots]
+        columns = [slot // self.of_column for _, slots in self.stored for slot in slots]
         assert self.slots.live().tolist() == [columns.count(column) for column in range(self.columns)]
         assert self.slots.columns_in_use == len(set(columns))
         assert self.slots.tokens == len(columns)
         assert self.slots.free == len(self.free)
-        assert self.slots.rows == sum(-(-len(slots) // self.row) for _, slots in self.held)
+        assert self.slots.rows == sum(-(-len(slots) // self.row) for _, slots in self.stored)
 
 
 TestSlotsBesideModel = SlotsBesideModel.TestCase

@@ -153,9 +153,9 @@ def test_several_boards_are_copies_with_lanes_of_their_own() -> None:
 
 
 def test_a_board_of_ones_own_is_taken(tmp_path: Path) -> None:
-    mine = tmp_path / "mine.toml"
-    mine.write_text('base = "hbmcap-more"\nlpddr_capacity_gb = 256\n')
-    facts = build(board=str(mine)).facts
+    own = tmp_path / "mine.toml"
+    own.write_text('base = "hbmcap-more"\nlpddr_capacity_gb = 256\n')
+    facts = build(board=str(own)).facts
     assert facts["board"] == "mine"
     assert (facts["hbm_bytes_per_board"], facts["lpddr_bytes_per_board"]) == (192e9, 256e9)
     assert build(board="hbmcap-less").facts["hbm_bytes_per_board"] == 48e9

@@ -77,9 +77,9 @@ def test_what_the_user_says_holds_for_any_board() -> None:
     ],
 )
 def test_assumptions_cost_nothing_and_hardware_does(tmp_path: Path, text: str, same: bool) -> None:
-    mine = tmp_path / "mine.toml"
-    mine.write_text(text)
-    assert (other_board(a_setup(board=str(mine))) is None) == same
+    own = tmp_path / "mine.toml"
+    own.write_text(text)
+    assert (other_board(a_setup(board=str(own))) is None) == same
 
 
 def test_gpus_keep_their_price() -> None:

@@ -1,5 +1,5 @@
 """A fork server whose prefill workers wait in the middle of long prompts as long as there is a file, and
-cannot compute some: held.py FILE.
+cannot compute some: staged.py FILE.
 """
 
 from __future__ import annotations

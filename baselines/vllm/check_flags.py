@@ -1,0 +1,26 @@
+"""Parses arguments of `vllm serve` with the parser of the vLLM that is installed here, and starts nothing."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+# Where versions have it.
+PARSERS = ("vllm.entrypoints.launchers.cli_args", "vllm.entrypoints.openai.cli_args")
+CLASSES = ("vllm.utils.argparse_utils", "vllm.utils")
+
+
+def first_of(names: tuple[str, ...], attribute: str) -> object:
+    """Return an attribute of the first module that has it."""
+    for name in names:
+        try:
+            return getattr(importlib.import_module(name), attribute)
+        except (ImportError, AttributeError):
+            continue
+    raise SystemExit(f"this vLLM has no {attribute}")
+
+
+if __name__ == "__main__":
+    make_arg_parser = first_of(PARSERS, "make_arg_parser")
+    parser_of = first_of(CLASSES, "FlexibleArgumentParser")
+    make_arg_parser(parser_of(prog="vllm serve")).parse_args(sys.argv[1:])  # type: ignore[operator]

@@ -1,0 +1,63 @@
+"""Rows of a CSV file whose columns are declared as the fields of a Struct."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+
+from laminabench.util import safe_parse
+
+Cells = TypeVar("Cells", bound=msgspec.Struct)
+Row = TypeVar("Row")
+Whole = Annotated[int, msgspec.Meta(gt=0, lt=10**9)]
+Positive = Annotated[float, msgspec.Meta(gt=0, lt=1e9)]
+
+
+def read(path: Path, cells: type[Cells], columns: Sequence[str], make: Callable[[Cells], Row]) -> list[Row]:
+    """Return the rows of a file; a ValueError says what is wrong, and in which line."""
+    try:
+        text = safe_parse.text(path)
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is no CSV file in UTF-8") from error
+    return parse(text, str(path), cells, columns, make)
+
+
+def parse(
+    text: str, where: str, cells: type[Cells], columns: Sequence[str], make: Callable[[Cells], Row]
+) -> list[Row]:
+    """Return the rows of a text that has these columns; an empty cell has its field's default."""
+    reader = csv.DictReader(text.splitlines(), strict=True)
+    rows: list[Row] = []
+    try:
+        if missing := [name for name in columns if name not in (reader.fieldnames or ())]:
+            raise ValueError(f"{where} line 1 lacks the columns {', '.join(missing)}")
+        for given in reader:
+            place = f"{where} line {reader.line_num}"
+            if None in given:
+                raise ValueError(f"{place} has more cells than line 1; quote commas in text")
+            try:
+                rows.append(make(_converted(given, cells)))
+            except ValueError as error:
+                raise ValueError(f"{place}: {error}") from error
+    except csv.Error as error:
+        raise ValueError(f"{where} is no CSV file: {error}") from error
+    if not rows:
+        raise ValueError(f"{where} has no rows; give one a line")
+    return rows
+
+
+def _converted(given: dict[str | Any, str | None], cells: type[Cells]) -> Cells:
+    stripped = {name: (given.get(name) or "").strip() for name in cells.__struct_fields__}
+    try:
+        return msgspec.convert({name: cell for name, cell in stripped.items() if cell}, cells, strict=False)
+    except msgspec.ValidationError as error:
+        what, _, name = str(error).partition(" - at `$.")
+        if name := name.rstrip("`"):
+            raise ValueError(f"{name} is {stripped[name]!r}: {what}") from None
+        raise ValueError(what) from None
