@@ -153,7 +153,6 @@ def test_a_server_that_is_killed_goes_on_with_its_journal(tmp_path: Path, refuse
             tokens += new
             if last >= 20:
                 break
-        refused("is in use", "serve --model llama-tiny --port 0 --journal", str(journal))
         running.process.kill()
         running.process.wait()
     assert 20 <= len(tokens) == last < 2000
@@ -162,6 +161,7 @@ def test_a_server_that_is_killed_goes_on_with_its_journal(tmp_path: Path, refuse
     with serving("--journal", str(journal)) as running:
         for _, new in part(running, last):
             tokens += new
+        refused("is in use", "serve --model llama-tiny --port 0 --journal", str(journal))
         assert tokens == running.tokens(max_tokens=2000, ignore_eos=True)
     refused("and this server", "serve --model llama-mini --port 0 --journal", str(journal))
     data = bytearray(journal.read_bytes())
