@@ -71,6 +71,11 @@ if TYPE_CHECKING:
     metavar="SECONDS",
 )
 @option(
+    "--journal",
+    click.Path(dir_okay=False, path_type=Path),
+    "File of requests with a request_id: their clients, and a restarted server, resume them.",
+)
+@option(
     "--admission",
     click.Choice(["reserve", "grow"]),
     "KV for the longest answer at once, or as it grows, with preemption.",
@@ -164,4 +169,5 @@ def _setup(flags: Mapping[str, Any], *, verbose: bool) -> ServeSetup:
             "max_model_len": flags["max_model_len"],
         },
         verbose=verbose,
+        journal=flags["journal"],
     )

@@ -75,7 +75,10 @@ class Journal:
     ) -> None:
         self.path = path
         self.damage = damage
+        self.size = file.tell()
+        self.go_on = f"laminabench replay --resume {path}"  # how its owner is started again
         self._file = file
+        self._former: list[IO[bytes]] = []  # that have been rewritten
         self._pack = pack
         self._unforced = False
         self._trouble: OSError | None = None
@@ -85,7 +88,7 @@ class Journal:
         self._forcing.start()
 
     @classmethod
-    def create(cls, path: Path, header: Any) -> Journal:
+    def create(cls, path: Path, header: Any, mode: int = 0o666) -> Journal:
         """Create a journal with its first record, on the disk; a UserError if there is one already."""
         pack = importlib.import_module(
             "msgpack"
@@ -94,17 +97,17 @@ class Journal:
             make_folder(path.parent)
             with alone(path):
                 require_none(path)
-                file = _begun(path, _framed(pack(header)))
+                file = _begun(path, _framed(pack(header)), mode)
         except OSError as error:
             raise UserError("file-not-writable", f"cannot write {path}: {error.strerror}") from error
         return cls(path, file, pack)
 
     @classmethod
-    def reopen(cls, path: Path) -> tuple[Journal, list[Any]]:
+    def reopen(cls, path: Path, *, only_torn: bool = False) -> tuple[Journal, list[Any]]:
         """Reopen a journal to resume; return it and its records, of which the first is the header.
 
         What follows the last usable record is cut off and reported in `damage`; if more than the last record
-        is lost, the file is copied first.
+        is lost, the file is copied first, or with `only_torn` a UserError raised.
         """
         msgpack = importlib.import_module("msgpack")
         try:
@@ -125,6 +128,8 @@ class Journal:
                 complete = end
             if not records:
                 raise _damaged(path, "its beginning is missing")
+            if only_torn and _next_complete(data, complete) < len(data):
+                raise _damaged(path, f"the record at byte {complete:,} is not what was written")
             damage = _cut(file, path, data, complete)
         except OSError as error:
             file.close()
@@ -137,7 +142,7 @@ class Journal:
     def append(self, record: Any) -> None:
         """Add a record; `flush` hands it to the operating system."""
         with self._writing():
-            self._file.write(_framed(self._pack(record)))
+            self.size += self._file.write(_framed(self._pack(record)))
 
     def flush(self) -> None:
         """Write what was added, so that it survives this process, and soon a crash of the machine."""
@@ -147,6 +152,15 @@ class Journal:
             self._file.flush()
             self._unforced = True
 
+    def rewrite(self, records: list[Any]) -> None:
+        """Replace all records, the header too, by these: on the disk, and under the same lock."""
+        with self._writing():
+            mode = os.fstat(self._file.fileno()).st_mode & 0o777
+            content = b"".join(_framed(self._pack(record)) for record in records)
+            file = _begun(self.path, content, mode, new=False)
+        self._former.append(self._file)
+        self._file, self.size, self._unforced = file, file.tell(), False
+
     def close(self) -> None:
         """Close the file and release its lock, so that another process can reopen it."""
         self._closing.set()
@@ -155,11 +169,14 @@ class Journal:
         with contextlib.suppress(OSError, ValueError):  # what flush could not write, this cannot either
             self._file.flush()
             os.fdatasync(self._file.fileno())
-        with contextlib.suppress(OSError):
-            self._file.close()
+        for file in (*self._former, self._file):
+            with contextlib.suppress(OSError):
+                file.close()
 
     def _force_now_and_then(self) -> None:
         while not self._closing.wait(SYNC_EVERY_S):
+            while self._former:
+                self._former.pop().close()
             if self._unforced:
                 self._unforced = False
                 try:
@@ -175,8 +192,7 @@ class Journal:
         except OSError as error:
             raise UserError(
                 "file-not-writable",
-                f"cannot write {self.path}: {error.strerror}; make room, then go on with: laminabench replay "
-                f"--resume {self.path}",
+                f"cannot write {self.path}: {error.strerror}; make room, then go on with: {self.go_on}",
             ) from error
 
     def remove(self) -> None:
@@ -190,10 +206,11 @@ class Journal:
         self.close()
 
 
-def _begun(path: Path, header: bytes) -> IO[bytes]:
+def _begun(path: Path, header: bytes, mode: int, *, new: bool = True) -> IO[bytes]:
     """Return the new file, locked, with its first record from the moment that it has its name."""
     temporary = path.with_name(partial(path.name))
-    file = temporary.open("xb")
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    file = os.fdopen(handle, "wb")
     try:
         _lock(file, path)
         file.write(MAGIC + header)
@@ -202,7 +219,7 @@ def _begun(path: Path, header: bytes) -> IO[bytes]:
         temporary.rename(path)
         force(path.parent)
     except BaseException:
-        for name in (temporary, path):
+        for name in (temporary, path) if new else (temporary,):
             with contextlib.suppress(OSError):
                 name.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
@@ -254,7 +271,7 @@ def _lock(file: IO[bytes], path: Path) -> None:
     except BlockingIOError:
         file.close()
         raise UserError(
-            "journal-in-use", f"{path} is in use: the replay it is of still runs, or is being resumed"
+            "journal-in-use", f"{path} is in use: its replay or server still runs, or is being resumed"
         ) from None
     if removed:
         raise UserError("journal-gone", f"{path} was removed: its replay has just ended")

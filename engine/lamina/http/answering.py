@@ -16,10 +16,11 @@ from starlette.responses import Response
 
 from lamina.http import answers
 from lamina.http.answers import ClosedError, FullError
-from lamina.http.api import GenerationRequest
+from lamina.http.api import MOST_CHOICES, GenerationRequest
 from lamina.http.choice import Choice, Delta, Tokenizer, json_safe
 from lamina.http.driver import Driver, Ticket, Update
 from lamina.http.errors import RETRY, ApiError, ErrorAnswer
+from lamina.http.recorder import Reader
 from lamina.serve import Sampling, TokenLogprobs
 
 
@@ -37,6 +38,10 @@ class _Form:
             "created": int(time.time()),
             "model": model,
         }
+
+    def resume(self, created: int) -> None:
+        """Go on with an answer that was begun at this time."""
+        self._head["created"] = created
 
     def empty_chunk(self) -> answers.Chunk:
         """A chunk that is about no choice."""
@@ -162,6 +167,8 @@ Form = CompletionForm | ChatForm
 
 # Tokens that wait for a client that does not read, before its request is called off.
 MOST_UNSENT = 4096
+# Pieces of text after which other requests have their turn: a client that comes back is fed many.
+MOST_AT_ONCE = MOST_CHOICES
 # Tokens of an answer from which on it is written by a thread of its own.
 LONG_ANSWER = 4096
 Message = MutableMapping[str, Any]
@@ -187,8 +194,13 @@ class Answering:
         sampling: Sampling,
         form: Form,
         tokenizer: Tokenizer | None,
+        reader: Reader | None = None,
     ) -> None:
         self._driver, self._request, self._form = driver, request, form
+        # Of a request with a recording the tickets are the client's own: they never reach the driver.
+        self._source: Driver | Reader = reader or driver
+        self._numbered = reader is not None  # events have ids, the count of tokens so far
+        self._after = reader.after if reader else 0  # tokens that the client has from an earlier connection
         arrived_s = time.monotonic()
         self.tickets = [
             Ticket(prompt, sampling, notify=self._receive, arrived_s=arrived_s) for prompt in prompts
@@ -209,11 +221,13 @@ class Answering:
         self._updates: list[Update] = []
         self._waker: asyncio.Future[None] | None = None
         self.disconnected = False  # the client has left
-        self._begun = False  # a chunk has been sent
+        self._begun = bool(self._after)  # a chunk has been sent
+        for choice in self.choices:
+            choice.begun = self._begun
 
     def submit(self) -> None:
         try:
-            self._driver.submit(self.tickets)
+            self._source.submit(self.tickets)
         except FullError as error:
             raise ApiError(429, str(error), code="rate_limit_exceeded", headers=RETRY) from error
         except ClosedError as error:
@@ -242,7 +256,7 @@ class Answering:
         """Call off whatever of it still runs."""
         self.disconnected = True
         if self._open:
-            self._driver.cancel(self._open)
+            self._source.cancel(self._open)
             self._open = set()
         self._wake()
 
@@ -281,14 +295,18 @@ class Answering:
             for piece in update.pieces:
                 choice = choices[piece.sample]
                 if choice.finish_reason is None:
-                    deltas.setdefault(choice, []).append(choice.feed(piece))
+                    delta = choice.feed(piece)
+                    if choice.tokens > self._after:
+                        deltas.setdefault(choice, []).append(delta)
             if update.ended:
                 self._open.discard(update.ticket)
             elif update.ticket in self._open and all(choice.finish_reason for choice in choices):
                 # All have met a stop string.
                 update.ticket.satisfied = True
-                self._driver.cancel([update.ticket])
+                self._source.cancel([update.ticket])
                 self._open.discard(update.ticket)
+            if len(update.pieces) > MOST_AT_ONCE:
+                await asyncio.sleep(0)
         return {choice: Delta.joined(new) for choice, new in deltas.items()}
 
     async def complete(self) -> bytes:
@@ -321,13 +339,14 @@ class Answering:
             self._begun = choice.begun = True
             if counted:
                 chunk["usage"] = self.usage(choice) if always else None
-            yield event(chunk)
+            yield event(chunk, choice.tokens if self._numbered else None)
         if self.done and counted:
             yield event({**self._form.empty_chunk(), "usage": self.usage()})
 
 
-def event(body: answers.Chunk | ErrorAnswer) -> bytes:
-    return b"data: " + to_json(body) + b"\n\n"
+def event(body: answers.Chunk | ErrorAnswer, number: int | None = None) -> bytes:
+    head = b"" if number is None else b"id: %d\n" % number
+    return head + b"data: " + to_json(body) + b"\n\n"
 
 
 class Answer(Response):

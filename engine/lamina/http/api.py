@@ -103,7 +103,9 @@ class GenerationRequest(Strict):
     stream_options: StreamOptions | None = None
     user: str | None = Field(None, max_length=512, description="Not used.")
     request_id: str | None = Field(
-        None, pattern="^[A-Za-z0-9_.:-]{1,128}$", description="Becomes part of the answer's id."
+        None,
+        pattern="^[A-Za-z0-9_.:-]{1,128}$",
+        description="Part of the answer's id; names it to resume.",
     )
 
     presence_penalty: neutral(0) = None  # type: ignore[valid-type]

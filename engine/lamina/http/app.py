@@ -34,6 +34,7 @@ from lamina.http.service import Service
 
 REFERENCE = "#/components/schemas/{model}"
 EVENTS = "text/event-stream"
+LAST_EVENT = "Last-Event-ID"
 CLIENT_CLOSED = 499  # nginx's code
 CREATED = 0  # the model has no date of its own
 METRICS = ("text/plain", "application/openmetrics-text")
@@ -130,13 +131,17 @@ def _add_endpoints(app: FastAPI, service: Service) -> None:
 
 
 async def _while_there(
-    request: Request, model: type[Body], serve: Callable[[Body], Awaitable[Answer]], service: Service
+    request: Request,
+    model: type[Body],
+    serve: Callable[[Body, str | None], Awaitable[Answer]],
+    service: Service,
 ) -> Answer:
     """Prepare an answer as long as the client is connected."""
     data = await _body(request)
 
     async def prepared() -> Answer:
-        return await serve(await read(data, model, service.threads))
+        last_event = request.headers.get(LAST_EVENT.lower())
+        return await serve(await read(data, model, service.threads), last_event)
 
     preparing = asyncio.create_task(prepared())
     leaving = asyncio.create_task(_left(request))
@@ -193,9 +198,15 @@ def _posted(model: type[BaseModel]) -> dict[str, Any]:
     """The part of an endpoint's description about its request body, and its errors."""
     schema = {"$ref": REFERENCE.format(model=model.__name__)}
     body = {"required": True, "content": {"application/json": {"schema": schema}}}
+    last_event = {
+        "name": LAST_EVENT,
+        "in": "header",
+        "description": "Of a request sent again with its request_id: the last event that came.",
+        "schema": {"type": "string", "pattern": "^[0-9]{1,9}$"},
+    }
     return {
-        "responses": errors(400, 401, 403, 404, 405, 408, 413, 415, 421, 429, 500, 503),
-        "openapi_extra": {"requestBody": body},
+        "responses": errors(400, 401, 403, 404, 405, 408, 409, 413, 415, 421, 429, 500, 503),
+        "openapi_extra": {"requestBody": body, "parameters": [last_event]},
     }
 
 
@@ -360,3 +371,5 @@ class Serving:
             for answer in list(self._service.sending):
                 answer.look(self._service.limits.client_s)
             self.gate.look()
+            if self._service.recorder:
+                self._service.recorder.look()

@@ -21,6 +21,7 @@ class Ticket:
     notify: Callable[[Update], None] = lambda update: None
     arrived_s: float = 0.0  # time.monotonic()
     satisfied: bool = False  # called off because all its sequences have met a stop
+    made: Sequence[int] = ()  # tokens that it had before; `reported` counts them
     # Of the driver's thread alone:
     number: int = -1  # the engine's, once it has taken it in
     reported: dict[int, int] = field(default_factory=dict)  # tokens of each sample so far
@@ -197,7 +198,7 @@ class Driver:
                 self._begun(1)
                 continue
             try:
-                number = self.engine.submit(ticket.prompt, ticket.sampling)
+                number = self.engine.submit(ticket.prompt, ticket.sampling, made=ticket.made)
             except RequestError as error:
                 self._begun(1)
                 updates.append(Update(ticket, refused=str(error), ended=True))

@@ -30,6 +30,7 @@ from lamina.http.api import ChatRequest, CompletionRequest
 from lamina.http.choice import Tokenizer
 from lamina.http.driver import Driver, Ticket, Update
 from lamina.http.errors import RETRY, ApiError
+from lamina.http.recorder import Log, Reader, Recorder, stream_unknown
 from lamina.serve import Engines, Fleet, RequestError, Result, Sampling, State, Step
 
 T = TypeVar("T")
@@ -222,6 +223,14 @@ class Limits:
     allowed_hosts: tuple[str, ...] = ()  # names in addition to loopback's for clients without a key
 
 
+class Requests(NamedTuple):
+    """A journal of requests as it was opened: its file, its first record, and all others."""
+
+    log: Log
+    header: Any
+    records: Iterable[Any]
+
+
 @dataclass
 class Service:
     engine: Engines
@@ -230,6 +239,7 @@ class Service:
     limits: Limits = field(default_factory=Limits)
     api_key: str | None = field(default=None, repr=False)
     version: str = ""
+    requests: Requests | None = None
 
     def __post_init__(self) -> None:
         self.meter = Meter(self.engine)
@@ -249,6 +259,11 @@ class Service:
             observer=self.meter,
             failed=self._failed,
         )
+        self.recorder: Recorder | None = None
+        if self.requests:
+            log, header, records = self.requests
+            self.recorder = Recorder(self.driver, log, self.api_key, self.limits.client_s, header)
+            self.recorder.load(records)
 
     @property
     def context(self) -> int:
@@ -265,12 +280,20 @@ class Service:
         """Serve, from the running event loop."""
         self._loop = asyncio.get_running_loop()
         self.driver.start()
+        if self.recorder:
+            self.recorder.resume()
 
     def _deliver(self, updates: list[Update]) -> None:
         """Once a step, from the driver's thread."""
         assert self._loop is not None
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(_spread, updates)
+            self._loop.call_soon_threadsafe(self._spread, updates)
+
+    def _spread(self, updates: list[Update]) -> None:
+        if self.recorder:
+            self.recorder.record(updates)
+        for update in updates:
+            update.ticket.notify(update)
 
     def _failed(self) -> None:
         assert self._loop is not None
@@ -296,21 +319,22 @@ class Service:
     def busy(self) -> bool:
         return self.answered > 0
 
-    async def complete(self, request: CompletionRequest) -> Answer:
+    async def complete(self, request: CompletionRequest, last_event: str | None) -> Answer:
         form = CompletionForm(request, self.model, self.tokenizer)
         special = request.add_special_tokens is not False
         prompts = [
             prompt if isinstance(prompt, list) else await self._encode(prompt, special=special)
             for prompt in request.prompts
         ]
-        return await self._answer(request, prompts, form)
+        return await self._answer(request, prompts, form, last_event)
 
-    async def chat(self, request: ChatRequest) -> Answer:
+    async def chat(self, request: ChatRequest, last_event: str | None) -> Answer:
         tokenizer = self._require_tokenizer("messages")
         messages = [message.plain() for message in request.messages]
         long = sum(len(message["content"]) + MESSAGE_TEXT for message in messages) > LONG_TEXT
         prompt = await self._aside(tokenizer.chat, messages) if long else tokenizer.chat(messages)
-        return await self._answer(request, [prompt], ChatForm(request, self.model, tokenizer))
+        form = ChatForm(request, self.model, tokenizer)
+        return await self._answer(request, [prompt], form, last_event)
 
     async def _encode(self, text: str, *, special: bool) -> list[int]:
         tokenizer = self._require_tokenizer("prompt")
@@ -334,11 +358,18 @@ class Service:
         return self.tokenizer
 
     async def _answer(
-        self, request: CompletionRequest | ChatRequest, prompts: list[list[int]], form: Form
+        self,
+        request: CompletionRequest | ChatRequest,
+        prompts: list[list[int]],
+        form: Form,
+        last_event: str | None,
     ) -> Answer:
         self._require_sense(request, len(prompts))
         sampling = self._sampling(request, prompts)
-        answering = Answering(self.driver, request, prompts, sampling, form, self.tokenizer)
+        if reader := self._reader(request, prompts, sampling, last_event):
+            form.resume(reader.recording.created)
+            sampling = reader.recording.sampling
+        answering = Answering(self.driver, request, prompts, sampling, form, self.tokenizer, reader)
         values = answering.most_values
         if self.unread + values > self.most_unread:
             why = (
@@ -355,6 +386,23 @@ class Service:
             raise
         kind = Stream if request.stream else Answer
         return kind(answering, self.sending, partial(self._let_go, values))
+
+    def _reader(
+        self,
+        request: CompletionRequest | ChatRequest,
+        prompts: list[list[int]],
+        sampling: Sampling,
+        last_event: str | None,
+    ) -> Reader | None:
+        """Return the way to the recording of a request that can be resumed: engines go on with one sample,
+        and without log-probabilities.
+        """
+        single = len(prompts) == 1 and sampling.n == 1 and sampling.logprobs is None
+        if self.recorder and request.request_id and single:
+            return self.recorder.open(request, prompts[0], sampling, last_event)
+        if last_event is not None:
+            raise stream_unknown()
+        return None
 
     def _let_go(self, values: int) -> None:
         self.unread -= values
@@ -408,8 +456,3 @@ class Service:
             )
         except RequestError as error:
             raise ApiError(400, str(error)) from error
-
-
-def _spread(updates: list[Update]) -> None:
-    for update in updates:
-        update.ticket.notify(update)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Columns = dict[str, np.ndarray]
+# Nothing beyond was measured, in any unit that files have; ratios and squares within are finite.
+SHORTEST, LARGEST = 1e-9, 1e15
 
 
 def read_columns(
@@ -87,12 +89,13 @@ def _numbers(path: Path, name: str, column: pa.ChunkedArray, positive: bool) -> 
     if not (types.is_integer(column.type) or types.is_floating(column.type)):
         raise _refused(path, f"column {name} is not of numbers but of {column.type}")
     numbers: np.ndarray = column.to_numpy(zero_copy_only=False).astype(np.float64)
-    valid = np.isfinite(numbers) & ((numbers > 0) if positive else (numbers >= 0))
+    valid = (numbers >= (SHORTEST if positive else 0)) & (numbers <= LARGEST)
     if not valid.all():
         row = int(np.argmin(valid))
-        least = "above 0" if positive else "from 0 on"
+        within = f"{'above' if positive else 'from'} 0 to {LARGEST:g}"
         raise _refused(
-            path, f"column {name} has {numbers[row]:g} in row {row + 1}; it needs a number {least}"
+            path,
+            f"column {name} has {numbers[row]:g} in row {row + 1}; it needs a number {within}",
         )
     return numbers
 

@@ -274,6 +274,7 @@ def serve(make_engine: Callable[..., Engine]) -> Serve:
         send_bytes: int | None = None,
         engine: dict[str, Any] | None = None,
         engines: int = 1,
+        requests: Any = None,
         **limits: Any,
     ) -> Iterator[Server]:
         made = make_engine(**engine or {}) if engines == 1 else Fleet([make_engine] * engines)
@@ -281,7 +282,7 @@ def serve(make_engine: Callable[..., Engine]) -> Serve:
             if send_bytes:  # that the system keeps for a client that does not read
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_bytes)
             within = Limits(**({"drain_s": 0} | limits))
-            service = Service(made, "small", tokenizer, within, api_key, "test")
+            service = Service(made, "small", tokenizer, within, api_key, "test", requests)
             ready = threading.Event()
             serving = Serving(service, sock, ready=ready.set)
             server = Server(serving, service, f"http://127.0.0.1:{sock.getsockname()[1]}")

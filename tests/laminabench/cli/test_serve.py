@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import urllib.parse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +36,14 @@ class Served:
         (self.fork_server,) = children_of(process.pid)
 
     @contextlib.contextmanager
-    def requested(self, method: str, path: str, body: Any = None) -> Iterator[http.client.HTTPResponse]:
+    def requested(
+        self, method: str, path: str, body: Any = None, more: Mapping[str, str] | None = None
+    ) -> Iterator[http.client.HTTPResponse]:
         """An answer that has begun."""
         connection = http.client.HTTPConnection(self.address.hostname or "", self.address.port, timeout=120)
         with contextlib.closing(connection):
             headers = {"content-type": "application/json"} if body else {}
-            connection.request(method, path, json.dumps(body) if body else None, headers)
+            connection.request(method, path, json.dumps(body) if body else None, {**headers, **(more or {})})
             with connection.getresponse() as answer:
                 yield answer
 
@@ -127,6 +129,46 @@ def test_it_drains_when_it_is_terminated(running: Served) -> None:
     assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]
     assert running.process.stderr
     assert running.process.stderr.read() == ""
+
+
+def test_a_server_that_is_killed_goes_on_with_its_journal(tmp_path: Path, refused: Any) -> None:
+    journal = tmp_path / "journal"
+    body = REQUEST | {"stream": True, "request_id": "one", "max_tokens": 2000, "ignore_eos": True}
+
+    def part(running: Served, last: int) -> Iterator[tuple[int, list[int]]]:
+        """Ids and tokens of the events of a stream after the last that a client has."""
+        headers = {"last-event-id": str(last)} if last else {}
+        with running.requested("POST", "/v1/completions", body, headers) as answer:
+            assert answer.status == 200
+            for line in answer:
+                if line.startswith(b"id: "):
+                    last = int(line[4:])
+                elif line.startswith(b"data: {"):
+                    yield last, json.loads(line[6:])["choices"][0]["token_ids"]
+
+    tokens: list[int] = []
+    with serving("--journal", str(journal)) as running:
+        assert journal.stat().st_mode & 0o777 == 0o600
+        for last, new in part(running, 0):
+            tokens += new
+            if last >= 20:
+                break
+        running.process.kill()
+        running.process.wait()
+    assert 20 <= len(tokens) == last < 2000
+    with journal.open("ab") as file:
+        file.write(b"\x20\0\0\0 torn")
+    with serving("--journal", str(journal)) as running:
+        for _, new in part(running, last):
+            tokens += new
+        refused("is in use", "serve --model llama-tiny --port 0 --journal", str(journal))
+        assert tokens == running.tokens(max_tokens=2000, ignore_eos=True)
+    refused("and this server", "serve --model llama-mini --port 0 --journal", str(journal))
+    data = bytearray(journal.read_bytes())
+    data[len(data) // 2] ^= 1
+    journal.write_bytes(data)
+    refused("is damaged: the record at byte", "serve --model llama-tiny --port 0 --journal", str(journal))
+    assert journal.read_bytes() == data
 
 
 @pytest.mark.long

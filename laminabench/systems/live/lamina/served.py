@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from laminabench.catalog.families import load_models
+from laminabench.systems.live.lamina import serve_journal
 from laminabench.systems.live.lamina.checks import check
 from laminabench.systems.live.lamina.memory import free_bytes, kv_of_each
 from laminabench.systems.live.lamina.setup import LiveSetup
@@ -40,6 +41,7 @@ class ServeSetup:
     api_key: str | None = field(repr=False)
     limits: Mapping[str, Any]  # of lamina.http.Limits, those that a user can choose
     verbose: bool = False
+    journal: Path | None = None  # of requests that outlive the server
 
 
 def api_key(file: Path | None) -> str | None:
@@ -95,7 +97,7 @@ def serve(setup: ServeSetup, *, listener: Listener, ready: Callable[[str], None]
         sock = bound(setup.host, setup.port)
     except OSError as error:
         raise UserError("serve-unbound", _unbound(setup, error)) from error
-    with sock:
+    with sock, serve_journal.opened(setup.journal, setup.name, listener) as requests:
         tokenizer = _tokenizer(setup)
         live = setup.live
         tokens = kv_of_each(live, live.max_sequences * TOKENS_EACH, free_bytes(live))
@@ -111,6 +113,7 @@ def serve(setup: ServeSetup, *, listener: Listener, ready: Callable[[str], None]
                 Limits(**setup.limits),
                 setup.api_key,
                 version.describe(),
+                requests,
             )
             url = _url(setup.host, sock.getsockname()[1])
             serving = Serving(

@@ -11,6 +11,7 @@ import pytest
 
 from laminabench.catalog.cost_file import to_toml
 from laminabench.catalog.importing import imported
+from laminabench.catalog.importing.columns import read_columns
 from laminabench.catalog.importing.llmservingsim import complete_grid
 from laminabench.catalog.routing import skewed
 from laminabench.util.errors import UserError
@@ -198,3 +199,11 @@ def test_experts_are_a_curve_between_those_that_skewed_loads_activate(folder: Pa
     active = skewed(128, 8, 1, [1, 8, 64, 512], 1.2).active
     assert curve.at([1, 8, 64, 512]) == pytest.approx(1e-6 * (5 * active + np.array([1, 8, 64, 512])))
     assert costs.experts["rtx-4090", "bf16"].origin.kind == "fitted"
+
+
+@pytest.mark.parametrize("time", ["1e-300", "1e300", "0"])
+def test_times_that_were_not_measured_are_refused(tmp_path: Path, time: str) -> None:
+    path = tmp_path / "dense.csv"
+    path.write_text(f"time_us\n{time}\n")
+    with pytest.raises(UserError, match="it needs a number above 0 to 1e\\+15"):
+        read_columns(path, times=["time_us"])
