@@ -88,7 +88,9 @@ def _better(question: Question, point: Point) -> Iterator[tuple[str, Spec]]:
     candidate = point.candidate
     setup, build = question.setup(candidate), system(candidate.system).build
     spec = build(setup).spec
-    yield "requests at once", build(replace(setup, max_num_seqs=int(spec.max_requests * BETTER))).spec
+    most = int(spec.max_requests * BETTER)
+    if not spec.prompt_budget or most <= spec.batches * spec.prompt_budget:  # each takes a token of it
+        yield "requests at once", build(replace(setup, max_num_seqs=most)).spec
     if not isinstance(spec.timing, Timing):
         for resource, better, tokens in spec.timing.improved(BETTER):
             yield resource, replace(spec, timing=better, tokens_per_pool=tokens)
