@@ -214,8 +214,8 @@ def test_real_traces_give_the_documented_gains(as_json: Any, real_traces: Path) 
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LAMINABENCH_TRACES", str(real_traces))
-        facts = as_json("compare", *requests, "--offline")
-        costs = ("--costs", "vllm-0.14", "--costs", "vidur-2024")
+        facts = as_json("compare", *requests, "--offline", "--era", "vllm-2024", "--era", "vllm-2026")
+        costs = ("--costs", "vllm-0.14", "--costs", "vidur-2024", "--systems", "lamina,vllm")
         before = as_json("compare", *requests[:4], "--offline", "-q", *costs)
     gains = [cell["gain"]["lamina"] for cell in facts["cells"] if cell["trace"] == "azure-conv"]
     # vllm-2024 at 5 and 13 ms, the same with Lamina's host as slow, and vllm-2026.
