@@ -28,6 +28,8 @@ computes it, and `make check` fails if an error gets worse. `ci/board.py` makes 
 - *tpot, ttft, latency*: means of a load of a server.
 - *step*: the kernels of a decode step; *step, wall*: as the host sees it.
 - An error is predicted / measured - 1. *p90* is the 90th percentile of absolute errors.
+- On GB200 the order of systems by tokens/s of a GPU is right in {right} of {pairs} pairs ([the wrong
+  ones](disaggregation.md#both-cuts)).
 
 [The verdict](compare.md#the-verdict) of a comparison says how its errors combine.
 
@@ -41,10 +43,12 @@ def main() -> int:
     saved = json.loads((ROOT / SOURCE).read_text(encoding="utf-8"))
     cells = msgspec.convert(saved["board"], list[Accuracy])
     date = saved["date"]
+    order = saved["disaggregation"]["order"]
+    head = HEAD.format(date=date, right=order["right"], pairs=order["pairs"])
     table = board_sheet(cells)._replace(title="").to_markdown()
     made = {
         DATA: msgspec.json.format(msgspec.json.encode(Board(date=date, cells=tuple(cells)))).decode() + "\n",
-        PAGE: HEAD.format(date=date) + "\n".join(table) + "\n",
+        PAGE: head + "\n".join(table) + "\n",
     }
     if "--check" not in sys.argv[1:]:
         for path, text in made.items():
