@@ -80,7 +80,7 @@ def library() -> ctypes.CDLL:
     return loaded
 
 
-def ask(name: str, *arguments: object) -> tuple[int, str]:
+def call_status(name: str, *arguments: object) -> tuple[int, str]:
     """One call across the C boundary: its status, and a sentence if that is not 0."""
     passed = [ctypes.byref(a) if isinstance(a, ctypes.Structure) else a for a in arguments]
     status = int(getattr(library(), f"lamina_cuda_{name}")(*passed))
@@ -89,6 +89,6 @@ def ask(name: str, *arguments: object) -> tuple[int, str]:
 
 def call(name: str, *arguments: object) -> None:
     """One call across the C boundary; a refusal becomes an exception with its sentence."""
-    status, sentence = ask(name, *arguments)
+    status, sentence = call_status(name, *arguments)
     if status:
         raise ValueError(sentence) if status == _BAD_ARGUMENT else CudaError("cuda-failed", sentence)

@@ -110,7 +110,7 @@ class NicEnd:
 
     def failure(self) -> tuple[int, str]:
         """Return the NIC's failure as the device has recorded it, or its cause; 0 if none matters."""
-        status, sentence = cuda_library.ask("nic_check", self._end)
+        status, sentence = cuda_library.call_status("nic_check", self._end)
         if not status:
             return 0, ""
         if status != CLOSED:
@@ -240,7 +240,7 @@ class _DeviceEnd:
 
     def check(self) -> None:
         """Raise the device's error so far as a ChannelError, without waiting."""
-        status, sentence = cuda_library.ask("channel_check", self._open())
+        status, sentence = cuda_library.call_status("channel_check", self._open())
         # The NIC knows more of its failure, and may be why nothing came in time.
         if self._nic is not None and status in (0, LATE, NIC_FAILED):
             failure = self._nic.failure()

@@ -111,8 +111,8 @@ class VerbsEngine(NicEngine):
         """Make the ring, or the mirror of which the peer may write to the part before its slots."""
         nic = device() or "".join(ports_on_the_way(control.own_host)[:1])
         own, writer, place = registered(spec, gpu, lambda ring: self._writer(nic, ring, mirror=sends))
-        control.say(writer.address, deadline)
-        message = control.hear(deadline)
+        control.send_message(writer.address, deadline)
+        message = control.receive_message(deadline)
         address: WireMessage = {name: field(message, name, of, control.peer) for name, of in _ADDRESS.items()}
         peer = called(control, spec)
         try:

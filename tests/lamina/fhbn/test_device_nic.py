@@ -245,13 +245,13 @@ def test_a_fork_leaves_a_device_end_alone(from_device: FromDevice, network: str)
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Of the library, as they are made."""
     made: list[str] = []
-    ask = cuda_library.ask
+    call_status = cuda_library.call_status
 
     def noted(name: str, *arguments: object) -> tuple[int, str]:
         made.append(name)
-        return ask(name, *arguments)
+        return call_status(name, *arguments)
 
-    monkeypatch.setattr(cuda_library, "ask", noted)
+    monkeypatch.setattr(cuda_library, "call_status", noted)
     return made
 
 
@@ -302,13 +302,13 @@ def test_an_end_is_closed_in_order(from_device: FromDevice, calls: list[str], ri
 @pytest.fixture
 def refuse(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
     """Let the library refuse a call."""
-    ask = cuda_library.ask
+    call_status = cuda_library.call_status
 
     def call(refused: str, sentence: str) -> None:
         def refusing(name: str, *arguments: object) -> tuple[int, str]:
-            return (3, sentence) if name == refused else ask(name, *arguments)
+            return (3, sentence) if name == refused else call_status(name, *arguments)
 
-        monkeypatch.setattr(cuda_library, "ask", refusing)
+        monkeypatch.setattr(cuda_library, "call_status", refusing)
 
     return call
 
