@@ -18,7 +18,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-NAMES = re.compile(r"\b(?:found|asked|told|kept|said|heard|seen|held|mine|gone|beside|apart|alike)_?(?=\W|$)")
+NAMES = re.compile(
+    r"\b(?:found|asked|told|kept|said|heard|seen|held|mine|gone|beside|apart|alike|hear|tells)_?(?=\W|$)"
+)
 PROSE = re.compile(
     r"\b(?:nobody|somebody|whoever|everybody|whom|beside|alike|gone|heard|told|mended|for want of)\b"
     r"|\b(?:comes to|lets go|takes up with|as (?:\S+ ){1,5}ha(?:s|ve) (?:it|them))\b",

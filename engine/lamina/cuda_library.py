@@ -39,16 +39,12 @@ _SIGNATURES: dict[str, list[type]] = {
     "channel_share": [_POINTER, _POINTER],
     "channel_destroy": [_POINTER],
     "channel_send": [_POINTER, _POINTER, _INT, _POINTER],
-    "channel_poll": [_POINTER, _POINTER],
-    "channel_fetch": [_POINTER, _POINTER, _INT, _POINTER],
-    "channel_give_back": [_POINTER, _POINTER],
     "channel_recv": [_POINTER, _POINTER, _INT, _POINTER],
     "channel_describe": [_POINTER, _POINTER],
     "channel_check": [_POINTER],
     "channel_abort": [_POINTER],
     "nic_create": [_POINTER, _POINTER],
     "nic_destroy": [_POINTER, _POINTER],
-    "nic_post": [_POINTER, _POINTER],
     "nic_poll": [_POINTER, _POINTER],
     "nic_check": [_POINTER],
     "nic_abort": [_POINTER],
@@ -80,15 +76,15 @@ def library() -> ctypes.CDLL:
     return loaded
 
 
-def ask(name: str, *arguments: object) -> tuple[int, str]:
-    """One call across the C boundary: its status, and a sentence if that is not 0."""
+def call_status(name: str, *arguments: object) -> tuple[int, str]:
+    """Call a function of the library; return its status, and a sentence if that is not 0."""
     passed = [ctypes.byref(a) if isinstance(a, ctypes.Structure) else a for a in arguments]
     status = int(getattr(library(), f"lamina_cuda_{name}")(*passed))
     return status, library().lamina_cuda_message().decode() if status else ""
 
 
 def call(name: str, *arguments: object) -> None:
-    """One call across the C boundary; a refusal becomes an exception with its sentence."""
-    status, sentence = ask(name, *arguments)
+    """Call a function of the library; raise its error as a ValueError or a CudaError."""
+    status, sentence = call_status(name, *arguments)
     if status:
         raise ValueError(sentence) if status == _BAD_ARGUMENT else CudaError("cuda-failed", sentence)

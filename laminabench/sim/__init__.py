@@ -1,1 +1,1 @@
-"""The Python face of the virtual cluster: what to simulate, and what came out."""
+"""Python interface of the simulator: specs in, outcomes out."""

@@ -1,1 +1,1 @@
-"""Systems that a trace can be replayed against: one file each, from a deployment to a modelled cluster."""
+"""Systems that traces are replayed against: `modelled/` (simulator) and `live/` (engine, vLLM, endpoint)."""

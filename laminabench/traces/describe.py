@@ -10,7 +10,7 @@ import numpy as np
 from laminabench.traces.table import Int64, Trace
 
 if TYPE_CHECKING:
-    from laminabench.traces.table import Float64, Trace
+    from laminabench.traces.table import Float64
 
 PERCENTILES = {"p50": 50, "p90": 90, "p99": 99}
 

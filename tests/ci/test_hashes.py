@@ -118,7 +118,7 @@ def test_a_file_is_listed_for_machines_it_can_be_installed_on() -> None:
                 }
             ),
             1,
-            "audit: a 1: CVE-1, mended in 2",
+            "audit: a 1: CVE-1, fixed in 2",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""Model workers and attention workers as processes: on this machine, each on a core of its own."""
+"""Model and attention workers: processes on cores or GPUs, or Ray actors; meeting, heartbeats, repair."""
 
 from lamina.cluster.core import ClusterCore
 from lamina.cluster.layout import Layout, Scaled

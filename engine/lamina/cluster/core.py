@@ -115,7 +115,7 @@ class ClusterCore:
                 "layout-too-many-stages",
                 f"{facts.layers} layers are too few for {self.schedule.stages} stages",
             )
-        self._partition = layout.dealt(facts.heads, facts.kv_heads)
+        self._partition = layout.partition_for(facts.heads, facts.kv_heads)
         if facts.state_bytes:
             _require_one_place(layout)
         self.batches, self.pools = self.schedule.batches, self._partition.pools

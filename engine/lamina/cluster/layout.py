@@ -185,7 +185,7 @@ class Layout:
         assert self.pipelining is not None
         return Schedule(self.pipelining, self.batches, slices, self.pipeline_parallel)
 
-    def dealt(self, heads: int, kv_heads: int) -> Partition:
+    def partition_for(self, heads: int, kv_heads: int) -> Partition:
         """Return each worker's heads; raise an EngineError if they cannot be divided."""
         return Partition(
             self.partition,
@@ -245,7 +245,7 @@ class Scaled:
         """An EngineError if there cannot be so many; `cores` says where they would be."""
         require_count("attention_workers", attention_workers)
         then = replace(layout, attention_workers=attention_workers)
-        partition = then.dealt(facts.heads, facts.kv_heads)
+        partition = then.partition_for(facts.heads, facts.kv_heads)
         tokens, more = device_tokens, attention_workers - layout.attention_workers
         shape = facts.kv_shape
         share_bytes = shape.nbytes(device_tokens, sequences, overcommit)

@@ -43,68 +43,66 @@ class _Compiled:
     """A piece's compiled code: takes a list of tensors, empties it, and returns a list."""
 
     run: Callable[[list[Tensor]], list[Tensor]]
-    takes: tuple[Name, ...]
-    gives: tuple[Name, ...]
+    inputs: tuple[Name, ...]
+    outputs: tuple[Name, ...]
 
 
 def bind_aot(kind: SliceClass, index: int, weights: Sequence[Tensor], device: torch.device) -> BoundSlice:
     """Bind a slice as compiled code, compiled now if it is not cached on this machine."""
     program = kind.program
-    given = dict(zip((value.name for value in program.weights), weights, strict=True))
+    weight_of = dict(zip((value.name for value in program.weights), weights, strict=True))
     compiled = {
-        position: _compile(kind, position, given, device)
+        position: _compile(kind, position, weight_of, device)
         for position, piece in enumerate(program.pieces)
         if piece.instructions
     }
-    source = _calls(kind, compiled)
+    source = _call_compiled(kind, compiled)
     functions = source.function("bind", f"<compiled slice class {kind.index}>")(device, *weights)
     names = [piece.name for piece in program.pieces]
     return BoundSlice(index, source.text, tuple(weights), dict(zip(names, functions, strict=True)))
 
 
-def _calls(kind: SliceClass, compiled: dict[int, _Compiled]) -> Code:
+def _call_compiled(kind: SliceClass, compiled: dict[int, _Compiled]) -> Code:
     """Return the slice's functions with each piece's body replaced by one call of its compiled code."""
     program = kind.program
     weights = {value.name for value in program.weights}
     bodies: list[list[str]] = [[] for _ in program.pieces]
     names: dict[str, object] = {}
     for position, code in compiled.items():
-        name = f"run_{program.pieces[position].name}"
+        function = f"run_{program.pieces[position].name}"
         # Compiled code expects dense tensors; values of other pieces may be views.
-        takes = [str(taken) if taken in weights else f"{taken}.contiguous()" for taken in code.takes]
-        bodies[position].append(f"{name_tuple(code.gives)} = {name}([{', '.join(takes)}])")
-        names[name] = code.run
+        inputs = [str(name) if name in weights else f"{name}.contiguous()" for name in code.inputs]
+        bodies[position].append(f"{name_tuple(code.outputs)} = {function}([{', '.join(inputs)}])")
+        names[function] = code.run
     return Code(bind_lines(program, bodies), names)
 
 
 def _compile(kind: SliceClass, position: int, weights: dict[Name, Tensor], device: torch.device) -> _Compiled:
     program, piece = kind.program, kind.program.pieces[position]
-    made = {instruction.result for instruction in piece.instructions}
+    produced = {instruction.result for instruction in piece.instructions}
     used = dict.fromkeys(name for instruction in piece.instructions for name in instruction.uses())
-    takes = tuple(name for name in used if name not in made)
+    inputs = tuple(name for name in used if name not in produced)
     results = dict.fromkeys([*piece.gives, *program.live_after(position)])
-    gives = tuple(name for name in results if name in made)
-    source = piece_source(piece, program, takes, gives)
+    outputs = tuple(name for name in results if name in produced)
+    source = piece_source(piece, program, inputs, outputs)
     source.names["device"] = device
     example, shapes = [], []
-    for name in takes:
+    for name in inputs:
         spec = program.specs[name]
         # A weight's own strides: compiled code does not check them.
         example.append(torch.empty_like(weights[name]) if name in weights else _example(name, spec, device))
         shapes.append(
             {i: Dim(BATCH, min=1, max=MOST_REQUESTS) for i, d in enumerate(spec.dims) if d == BATCH}
         )
-    described = [
+    layouts = [
         f"{describe_spec(program.specs[name])} {one.stride()}"
-        for name, one in zip(takes, example, strict=True)
+        for name, one in zip(inputs, example, strict=True)
     ]
-    path = (
-        cache_folder("slices") / f"{_key(source.text, [*sorted(source.operators), *described], device)}.pt2"
-    )
-    return _Compiled(_loaded(path, source, example, shapes, device), takes, gives)
+    path = cache_folder("slices") / f"{_key(source.text, [*sorted(source.operators), *layouts], device)}.pt2"
+    return _Compiled(_load_or_compile(path, source, example, shapes, device), inputs, outputs)
 
 
-def _loaded(
+def _load_or_compile(
     path: Path, source: Code, example: list[Tensor], shapes: list[dict[int, Any]], device: torch.device
 ) -> Callable[[list[Tensor]], list[Tensor]]:
     """Load a compiled piece, compiling it if there is none or it cannot be read."""
@@ -152,18 +150,18 @@ def _compile_to(path: Path, source: Code, example: list[Tensor], shapes: list[di
         )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _sweep(path.parent)
+        _remove_leftovers(path.parent)
         # In the same folder, so that the rename is atomic and no process loads a partial library.
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".compiling-") as folder:
-            whole = str(Path(folder) / "piece.pt2")
+            package_path = str(Path(folder) / "piece.pt2")
             with torch.no_grad(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # torch's own warnings
                 step = _Piece(source.function("run", "<piece>"))
                 exported = export(step, tuple(example), dynamic_shapes=(tuple(shapes),), strict=False)
                 torch._inductor.aoti_compile_and_package(
-                    exported, package_path=whole, inductor_configs={"cpp.dynamic_threads": True}
+                    exported, package_path=package_path, inductor_configs={"cpp.dynamic_threads": True}
                 )
-            Path(whole).replace(path)
+            Path(package_path).replace(path)
     except OSError as error:
         raise ConversionError(
             "convert-aot-unwritable", f"cannot write compiled slices to {path.parent}: {error.strerror}"
@@ -175,7 +173,7 @@ def _compile_to(path: Path, source: Code, example: list[Tensor], shapes: list[di
         ) from error
 
 
-def _sweep(folder: Path) -> None:
+def _remove_leftovers(folder: Path) -> None:
     """Remove the temporary folders of killed compilations."""
     for left in folder.glob(".compiling-*"):
         with suppress(OSError):  # another process may be doing the same
@@ -194,12 +192,12 @@ def _load(path: Path, device: str) -> Callable[[list[Tensor]], list[Tensor]]:
     return run
 
 
-def _key(code: str, described: list[str], device: torch.device) -> str:
+def _key(code: str, layouts: list[str], device: torch.device) -> str:
     """Return the cache key of compiled code: a hash of code, arguments, torch, compiler and processor."""
     machine = [torch.__version__, platform.machine(), _processor_flags(), _compiler_version(_compiler())]
     if device.type == "cuda":
         machine += [str(torch.version.cuda), str(torch.cuda.get_device_properties(device))]
-    return hashlib.sha256("\n".join([code, *described, device.type, *machine]).encode()).hexdigest()[:32]
+    return hashlib.sha256("\n".join([code, *layouts, device.type, *machine]).encode()).hexdigest()[:32]
 
 
 def _compiler() -> str:

@@ -151,12 +151,12 @@ class Control:
         self._sent = self._received = 0
         # The connector first: a listener shows nothing to a process without the secret.
         if listening:
-            self._hear_proof(deadline)
+            self._receive_proof(deadline)
         self._write(hmac.digest(self._own, b"proof", "sha256"), deadline)
         if not listening:
-            self._hear_proof(deadline)
+            self._receive_proof(deadline)
 
-    def _hear_proof(self, deadline: Deadline) -> None:
+    def _receive_proof(self, deadline: Deadline) -> None:
         expected = hmac.digest(self._others, b"proof", "sha256")
         try:
             proof = self._read(_CODE_BYTES, deadline)
@@ -167,7 +167,7 @@ class Control:
         if not hmac.compare_digest(expected, proof):
             raise HandshakeError("channel-secret", "the other process has another secret")
 
-    def say(
+    def send_message(
         self, message: WireMessage, deadline: Deadline, between: Callable[[], None] | None = None
     ) -> None:
         """Send a message of what msgpack has. `between` is called now and then while the peer does not take
@@ -183,7 +183,7 @@ class Control:
         self._write(_LENGTH.pack(len(body)) + body + code, deadline, between)
         self._sent += 1
 
-    def hear(self, deadline: Deadline) -> WireMessage:
+    def receive_message(self, deadline: Deadline) -> WireMessage:
         """Receive a message. Its sender is certain; whether its fields make sense is the caller's to check.
 
         An incomplete message stays and can be received later. A refusal by the peer is raised.
@@ -203,7 +203,7 @@ class Control:
 
     def refuse(self, sentence: str, deadline: Deadline) -> None:
         """Tell the peer, which waits for another message, that it will not come, and why."""
-        self.say({"refused": sentence}, deadline)
+        self.send_message({"refused": sentence}, deadline)
 
     def receive(self, deadline: Deadline) -> bytes:
         """Receive a message as it was encoded."""

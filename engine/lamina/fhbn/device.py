@@ -100,17 +100,13 @@ class NicEnd:
         """Let the end's kernels post by themselves from now on."""
         cuda_library.call("channel_attach", channel, self._end)
 
-    def post(self, stream: gpu.Stream) -> None:
-        """Tell the peer, on the stream, what the end has given back since the last time."""
-        cuda_library.call("nic_post", self._end, stream.cuda_stream)
-
     def poll(self, stream: gpu.Stream) -> None:
         """Wait on the stream until the NIC has done all that was posted."""
         cuda_library.call("nic_poll", self._end, stream.cuda_stream)
 
     def failure(self) -> tuple[int, str]:
         """Return the NIC's failure as the device has recorded it, or its cause; 0 if none matters."""
-        status, sentence = cuda_library.ask("nic_check", self._end)
+        status, sentence = cuda_library.call_status("nic_check", self._end)
         if not status:
             return 0, ""
         if status != CLOSED:
@@ -240,7 +236,7 @@ class _DeviceEnd:
 
     def check(self) -> None:
         """Raise the device's error so far as a ChannelError, without waiting."""
-        status, sentence = cuda_library.ask("channel_check", self._open())
+        status, sentence = cuda_library.call_status("channel_check", self._open())
         # The NIC knows more of its failure, and may be why nothing came in time.
         if self._nic is not None and status in (0, LATE, NIC_FAILED):
             failure = self._nic.failure()
@@ -310,19 +306,14 @@ class _DeviceEnd:
             )
         return self._end
 
-    def _launch(
-        self,
-        name: str,
-        tensors: tuple[Tensor, ...] | None,
-        stream: gpu.Stream | None,
-    ) -> None:
-        """A call that puts work on a stream."""
+    def _launch(self, name: str, tensors: tuple[Tensor, ...], stream: gpu.Stream | None) -> None:
+        """Enqueue the call on the stream."""
         end = self._open()
-        parts = [] if tensors is None else [buffers_of(tensors, self.device), len(tensors)]
+        buffers = buffers_of(tensors, self.device)
         on = stream or gpu.current_stream(self.device)
         with gpu.current(self.device):
-            cuda_library.call(f"channel_{name}", end, *parts, on.cuda_stream)
-            for tensor in tensors or ():
+            cuda_library.call(f"channel_{name}", end, buffers, len(tensors), on.cuda_stream)
+            for tensor in tensors:
                 if isinstance(on, torch.cuda.Stream):
                     tensor.record_stream(on)  # its memory is not given to others before
 
@@ -365,24 +356,9 @@ class DeviceReceiver(_DeviceEnd):
         """
         self._launch("recv", tensors, stream)
 
-    def poll(self, stream: gpu.Stream | None = None) -> None:
-        """Wait for the next message, which stays in the ring until it is given back."""
-        self._launch("poll", None, stream)
-
-    def fetch_into(self, *tensors: Tensor, stream: gpu.Stream | None = None) -> None:
-        """Copy the parts of the latest poll()'s message."""
-        self._launch("fetch", tensors, stream)
-
-    def give_back(self, stream: gpu.Stream | None = None) -> None:
-        """Let the sender write again where the oldest message lies that was not given back."""
-        self._launch("give_back", None, stream)
-        if self._nic is not None:
-            with gpu.current(self.device):
-                self._nic.post(stream or gpu.current_stream(self.device))
-
 
 def buffers_of(tensors: tuple[Tensor, ...], device: torch.device) -> ctypes.Array[_Buffer]:
-    """Register the tensors' memory with the library; return a sentence if one cannot be sent as it is."""
+    """Return the tensors as an array of C buffers; raise a ValueError if one cannot be sent."""
     if len(tensors) > MOST_PARTS:
         raise ValueError(f"a message has up to {MOST_PARTS} parts, not {len(tensors)}")
     for tensor in tensors:

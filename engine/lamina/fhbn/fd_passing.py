@@ -44,7 +44,7 @@ def meeting_point(control: Control, deadline: Deadline) -> Iterator[socket.socke
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
         listening.bind(name)
         listening.listen()
-        control.say({"socket": name, "token": token}, deadline)
+        control.send_message({"socket": name, "token": token}, deadline)
         with contextlib.closing(_visitors(listening, control, deadline)) as visitors:
             for visitor in visitors:
                 with visitor:
@@ -56,7 +56,7 @@ def meeting_point(control: Control, deadline: Deadline) -> Iterator[socket.socke
 @contextlib.contextmanager
 def visit(control: Control, deadline: Deadline) -> Iterator[socket.socket]:
     """Connect to the address where the other process waits."""
-    offer = control.hear(deadline)
+    offer = control.receive_message(deadline)
     name, token = (field(offer, key, bytes, control.peer) for key in ("socket", "token"))
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         connection.settimeout(deadline.wait_s)
@@ -145,7 +145,7 @@ def _shows(visitor: socket.socket, token: bytes) -> bool:
 
 def _raise_its_end(control: Control, deadline: Deadline) -> NoReturn:
     """Raise the peer's refusal or loss; both are reported by the connection."""
-    control.hear(deadline)
+    control.receive_message(deadline)
     raise HandshakeError(
         "channel-handover", f"{control.peer} speaks of something else while memory is handed over"
     )

@@ -59,8 +59,8 @@ class Link:
         """Exchange names and places with the peer."""
         self._control = control
         self._here = Place.here()
-        control.say({"name": name, "place": self._here.to_wire()}, deadline)
-        hello = control.hear(deadline)
+        control.send_message({"name": name, "place": self._here.to_wire()}, deadline)
+        hello = control.receive_message(deadline)
         try:
             self.peer = control.peer = sound_name(field(hello, "name", str, control.peer))
         except ValueError as error:
@@ -136,8 +136,8 @@ class Link:
         with self._opening(deadline):
             available = find(network, self._here, self._there, self._control.own_host, on_stream=on_stream)
             offer = {"engines": available.usable, "missing": available.missing, "terms": spec.to_wire()}
-            self._control.say(offer, deadline)
-            chosen = field(self._control.hear(deadline), "use", str, self.peer)
+            self._control.send_message(offer, deadline)
+            chosen = field(self._control.receive_message(deadline), "use", str, self.peer)
             if chosen not in available.usable:
                 raise HandshakeError(
                     "channel-message", f"{self.peer} has chosen a network that was not offered"
@@ -159,7 +159,7 @@ class Link:
         seconds(spin_s)
         deadline = Deadline(timeout_s)
         with self._opening(deadline):
-            offer = self._control.hear(deadline)
+            offer = self._control.receive_message(deadline)
             ours = find(network, self._here, self._there, self._control.own_host, on_stream=on_stream)
             spec = ChannelSpec.from_wire(field(offer, "terms", dict, self.peer), self.peer, timeout_s, spin_s)
             if spec.name != name:
@@ -169,7 +169,7 @@ class Link:
             theirs = self._offered(offer)
             chosen = best(ours.usable, theirs.usable)
             self.why = passed_over(chosen, ours, theirs, self.peer)
-            self._control.say({"use": chosen}, deadline)
+            self._control.send_message({"use": chosen}, deadline)
             return self._both(maker(chosen)(self._control, spec, deadline), deadline)
 
     def _offered(self, offer: WireMessage) -> Available:
@@ -198,8 +198,8 @@ class Link:
     def _both(self, end: AnyEnd, deadline: Deadline) -> AnyEnd:
         """The end, once the peer has its own: a channel has two or none."""
         try:
-            self._control.say({"opened": True}, deadline)
-            if not field(self._control.hear(deadline), "opened", bool, self.peer):
+            self._control.send_message({"opened": True}, deadline)
+            if not field(self._control.receive_message(deadline), "opened", bool, self.peer):
                 raise HandshakeError(
                     "channel-not-opened", f"{self.peer} has not opened its end of the channel"
                 )

@@ -80,7 +80,7 @@ def _give(
     """
     fd_passing.give(connection, _REGISTERED.pack(*writer.registered_as), own.descriptor, control, deadline)
     address, size, key = writer.registered_as
-    control.say({"memory": address, "bytes": size, "rkey": key}, deadline)
+    control.send_message({"memory": address, "bytes": size, "rkey": key}, deadline)
 
 
 def _take(
@@ -89,7 +89,7 @@ def _take(
     """Receive the peer's memory and connect the writer to it."""
     with fd_passing.taken(connection, control, deadline) as (registered, descriptor):
         peers = attached(descriptor, spec, control)
-    message = control.hear(deadline)
+    message = control.receive_message(deadline)
     address, size, key = (field(message, name, int, control.peer) for name in ("memory", "bytes", "rkey"))
     try:
         known_as = _REGISTERED.unpack(registered)

@@ -144,7 +144,7 @@ class ControlStore(Store):
         """Known on both sides from now on."""
         value = value.encode() if isinstance(value, str) else bytes(value)
         self._values[key] = value
-        self._noting(lambda: self._control.say({"key": key, "value": value}, self._deadline))
+        self._noting(lambda: self._control.send_message({"key": key, "value": value}, self._deadline))
 
     def get(self, key: str) -> bytes:
         """Waits until it was set."""
@@ -162,7 +162,7 @@ class ControlStore(Store):
 
     def _wait_for(self, key: str) -> None:
         while key not in self._values:
-            message = self._control.hear(self._deadline)
+            message = self._control.receive_message(self._deadline)
             name = field(message, "key", str, self._control.peer)
             self._values[name] = field(message, "value", bytes, self._control.peer)
 
@@ -194,8 +194,8 @@ def met(
 def own_host(control: Control, deadline: Deadline) -> str:
     """The address to listen on: local only, or the address at which the peer has already reached us."""
     here = Place.here().machine
-    control.say({"machine": here}, deadline)
-    if field(control.hear(deadline), "machine", str, control.peer) == here:
+    control.send_message({"machine": here}, deadline)
+    if field(control.receive_message(deadline), "machine", str, control.peer) == here:
         return "127.0.0.1"
     return control.own_host
 

@@ -1,9 +1,8 @@
 """The engines for two machines with RDMA devices: libibverbs, posted to by the host, or by us on a ConnectX.
 
 The sender's NIC writes messages into the receiver's memory, and the receiver's NIC what was consumed into the
-sender's. What one has to know of the other goes over the connection over which they have met; after that it
-only tells whether the other process is still there. Nothing is encrypted, and a NIC's keys are easily
-guessed: use a network that is yours.
+sender's. Each end sends its address over the control connection, which later only shows whether the other
+process still runs. Nothing is encrypted, and a NIC's keys are easily guessed: use a private network.
 
 LAMINA_RDMA_DEVICE names the device, or the device and its port as in mlx5_0:1; with several, one behind the
 other with commas, a worker takes that of its GPU's number. Without it, it is the nearest to the GPU, one that
@@ -95,7 +94,10 @@ class VerbsEngine(NicEngine):
         self._port = port  # the one that would be used; ChannelError if there is none
 
     def missing(self, here: Place, there: Place) -> str | None:  # noqa: ARG002 - a NIC reaches other machines, and its own
-        """A port that is up; the first message shows whether it reaches the peer."""
+        """Return why no port is usable, or None.
+
+        Whether the port reaches the peer is known after the first message.
+        """
         try:
             quality()
             self._port(device())
@@ -111,8 +113,8 @@ class VerbsEngine(NicEngine):
         """Make the ring, or the mirror of which the peer may write to the part before its slots."""
         nic = device() or "".join(ports_on_the_way(control.own_host)[:1])
         own, writer, place = registered(spec, gpu, lambda ring: self._writer(nic, ring, mirror=sends))
-        control.say(writer.address, deadline)
-        message = control.hear(deadline)
+        control.send_message(writer.address, deadline)
+        message = control.receive_message(deadline)
         address: WireMessage = {name: field(message, name, of, control.peer) for name, of in _ADDRESS.items()}
         peer = called(control, spec)
         try:

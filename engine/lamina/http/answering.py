@@ -15,11 +15,10 @@ from pydantic_core import to_json
 from starlette.responses import Response
 
 from lamina.http import answers
-from lamina.http.answers import ClosedError, FullError
 from lamina.http.api import MOST_CHOICES, GenerationRequest
 from lamina.http.choice import Choice, Delta, Tokenizer, json_safe
 from lamina.http.driver import Driver, Ticket, Update
-from lamina.http.errors import RETRY, ApiError, ErrorAnswer
+from lamina.http.errors import RETRY, ApiError, ClosedError, ErrorAnswer, FullError
 from lamina.http.recorder import Reader
 from lamina.serve import Sampling, TokenLogprobs
 

@@ -134,11 +134,3 @@ class Version(Strict):
     """GET /version."""
 
     version: str
-
-
-class FullError(Exception):
-    """Too many requests wait already."""
-
-
-class ClosedError(Exception):
-    """A request that came after the server had stopped taking any."""

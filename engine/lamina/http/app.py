@@ -280,7 +280,7 @@ class Serving:
         """Drain on the first signal, end on the second, even if the event loop hangs."""
         signals: list[int] = []
 
-        def hear(number: int, _: object) -> None:
+        def handle(number: int, _: object) -> None:
             signals.append(number)
             if len(signals) == 2:
                 last = threading.Timer(AT_ONCE_S, self._at_once, (128 + number,))
@@ -289,7 +289,7 @@ class Serving:
             if self._loop is not None and not self._loop.is_closed():
                 self._loop.call_soon_threadsafe(self.stop)
 
-        before = {number: signal.signal(number, hear) for number in SIGNALS}
+        before = {number: signal.signal(number, handle) for number in SIGNALS}
         try:
             yield
         finally:

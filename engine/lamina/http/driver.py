@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from lamina.http.answers import ClosedError, FullError
+from lamina.http.errors import ClosedError, FullError
 from lamina.serve import Engines, Piece, RequestError, Result, Sampling, Step
 
 

@@ -60,3 +60,11 @@ class ApiError(Exception):
 
     def body(self) -> bytes:
         return json.dumps(self.answer()).encode()
+
+
+class FullError(Exception):
+    """Too many requests wait already."""
+
+
+class ClosedError(Exception):
+    """A request that came after the server had stopped taking any."""

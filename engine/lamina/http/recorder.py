@@ -21,10 +21,9 @@ from typing import Any, Protocol
 from pydantic import TypeAdapter
 
 from lamina.errors import CodedError
-from lamina.http.answers import ClosedError, FullError
 from lamina.http.api import GenerationRequest
 from lamina.http.driver import Driver, Ticket, Update
-from lamina.http.errors import ApiError
+from lamina.http.errors import ApiError, ClosedError, FullError
 from lamina.serve import Piece, Sampling
 
 LOGGER = logging.getLogger("lamina.http")

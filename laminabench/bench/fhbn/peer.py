@@ -54,7 +54,7 @@ class Echo:
     def begin(self, engine: str, count: int, answer: int | None = None, *, read: bool = False) -> None:
         """Have the peer send back `count` messages, or their first `answer` bytes, after a `read` of them."""
         order = {"engine": engine, "count": count, "answer": answer, "read": read}
-        self._link.control.say(order, Deadline(TIMEOUT_S))
+        self._link.control.send_message(order, Deadline(TIMEOUT_S))
 
 
 @contextlib.contextmanager
@@ -189,7 +189,7 @@ def main() -> int:
 def _serve(link: fhbn.Link, ends: Ends) -> None:
     while True:
         try:
-            order = link.control.hear(Deadline(TIMEOUT_S))
+            order = link.control.receive_message(Deadline(TIMEOUT_S))
         except fhbn.ChannelTimeoutError:
             continue
         sender, receiver = ends[order["engine"]]

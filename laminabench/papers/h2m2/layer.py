@@ -67,6 +67,7 @@ ONE_WALK = Other("one page-table walk at a time", board={"tlb_misses_at_once": 1
 OTHERS = (IN_TURN, DEEP, BOTH, BEHIND, ONE_WALK)
 UNPACKED = Other("tiles not packed", Reading(packed=False))
 ONCE = Other("KV read once for a group", board={"reread_kv": False})
+_BY_WORDS = {each.words: each for each in (ASSUMED, *OTHERS, UNPACKED, ONCE)}
 # Where all three models are averaged: other assumptions are tried here alone.
 LENGTH = 1024
 
@@ -100,7 +101,7 @@ class Replayed(NamedTuple):
 @cache
 def replayed(model_name: str, point: tuple[int, int], words: str = ASSUMED.words) -> Replayed:
     """Replay with the mapping that H2M2 finds, and LPDDR alone read in the same way."""
-    other = next(each for each in (ASSUMED, *OTHERS, UNPACKED, ONCE) if each.words == words)
+    other = _BY_WORDS[words]
     board, shape = replace(original(), **other.board), model(model_name)
     planned = plan_of(H2M2, model_name, point, board)
     alone = plan_of(LPDDR_ONLY, model_name, point, board)

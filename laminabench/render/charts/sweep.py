@@ -159,7 +159,7 @@ def lines_chart(sweep: StoredSweep, chosen: Choices) -> Chart:
         "tickfont": {"size": 12},
         "unselected": {"line": {"opacity": 0.06}},
     }
-    tells = "Blue is better, orange worse" if sense else "Blue is more, orange less"
+    colours = "Blue is better, orange worse" if sense else "Blue is more, orange less"
     longest = max(map(len, values_of(sweep, first))) if (first := chosen.along[0]) in sweep.varied else 0
     left = sweep.manifest.points - len(rows)
     without = f"{left:,} points without these numbers are left out. " if left else ""
@@ -167,7 +167,7 @@ def lines_chart(sweep: StoredSweep, chosen: Choices) -> Chart:
         "lines",
         f"All points, coloured by {title_of(chosen.metric)}",
         f"Parallel coordinates of {len(rows):,} points over {', '.join(map(title_of, chosen.along))}",
-        f"{tells}. {without}Drag along an axis to keep what is within; drag its name to move it.",
+        f"{colours}. {without}Drag along an axis to keep what is within; drag its name to move it.",
         [trace],
         {"margin": {"l": max(56, min(190, 16 + 9 * longest)), "r": 56, "t": 70, "b": 24}},
         460,

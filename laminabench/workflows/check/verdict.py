@@ -145,7 +145,7 @@ def _change(metric: str, golden: Value, now: Value, tolerance: float) -> Change:
 
 
 def _measured(metric: str, golden: Sequence[float], now: Sequence[float], tolerance: float) -> Change:
-    """Moved only if even the end of the interval that is nearest to no change is beyond the tolerance."""
+    """Return the change of a measured metric: moved if its whole interval is beyond the tolerance."""
     estimate = change_interval(golden, now)
     moved = estimate.low > tolerance or estimate.high < -tolerance
     interval = (estimate.low, estimate.high)
@@ -236,13 +236,13 @@ def verdicts_on(
     return verdicts
 
 
-def keep(
+def write_goldens(
     file: CaseFile,
     verdicts: Sequence[Verdict],
     goldens: Goldens,
     results: Mapping[str, tuple[Obtained, float]],
 ) -> list[str]:
-    """Save the results as goldens; return the names of those written or removed.
+    """Write the results as goldens; return the names of those written or removed.
 
     One whose numbers and inputs are the same stays as it is, with the version that it was made by.
     """
@@ -273,8 +273,8 @@ def same_host(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 _NAMED = 4
 _NONE = object()
 
-# What each part of the facts is called, in the order in which it explains.
-_INPUTS = {
+# Names of the parts of the facts in sentences, the likeliest cause first.
+_PART_NAMES = {
     "case": "the case itself",
     "trace": "the trace",
     "coefficients": "cost coefficients",
@@ -288,7 +288,7 @@ _INPUTS = {
 def causes(golden: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the likely causes, a sentence each: inputs of the replay first."""
     likely = []
-    for part, called in _INPUTS.items():
+    for part, called in _PART_NAMES.items():
         differing = list(_differences(golden.get(part, {}), now.get(part, {})))
         if differing:
             more = f" and {len(differing) - _NAMED} more" if len(differing) > _NAMED else ""
@@ -298,7 +298,7 @@ def causes(golden: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...]
 
 def inputs_differ(golden: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     """Return whether the golden's inputs differ from the current ones; code is not an input."""
-    return any(golden.get(part) != now.get(part) for part in _INPUTS if part != "host")
+    return any(golden.get(part) != now.get(part) for part in _PART_NAMES if part != "host")
 
 
 def _code(golden: Mapping[str, Any], now: Mapping[str, Any], *, explained: bool) -> str:

@@ -112,7 +112,7 @@ def test_only_stale_leftovers_are_removed(tmp_path: Path) -> None:
     old.mkdir()
     new.mkdir()
     os.utime(old, (0, 0))
-    aot._sweep(tmp_path)
+    aot._remove_leftovers(tmp_path)
     assert (old.exists(), new.exists()) == (False, True)
 
 

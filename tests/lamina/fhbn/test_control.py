@@ -39,9 +39,9 @@ def frame(body: bytes, code: bytes) -> bytes:
 def test_messages_cross_both_ways_in_order(pair: Pair) -> None:
     for one, other in (pair, pair[::-1]):
         for number in range(3):
-            one.say({"number": number, "bytes": bytes(number), "list": [None, 1.5, "é"]}, soon())
+            one.send_message({"number": number, "bytes": bytes(number), "list": [None, 1.5, "é"]}, soon())
         for number in range(3):
-            result = other.hear(soon())
+            result = other.receive_message(soon())
             assert result == {"number": number, "bytes": bytes(number), "list": [None, 1.5, "é"]}
 
 
@@ -52,9 +52,9 @@ def test_a_late_message_is_received_later(pair: Pair) -> None:
     for cut in (2, 6, len(whole) - 1):
         raw(one, whole[:cut])
         with pytest.raises(fhbn.ChannelTimeoutError, match="channel-timeout"):
-            other.hear(Deadline(0.01))
+            other.receive_message(Deadline(0.01))
         raw(one, whole[cut:])
-        assert other.hear(soon()) == {"a": 1}
+        assert other.receive_message(soon()) == {"a": 1}
         one._sent, other._received = 0, 0
 
 
@@ -66,9 +66,9 @@ def test_a_changed_byte_is_noticed(pair: Pair, place: int) -> None:
     whole[4 + place * 5 % (len(whole) - 4)] ^= 1
     raw(one, bytes(whole))
     with pytest.raises(fhbn.HandshakeError, match="channel-message"):
-        other.hear(soon())
+        other.receive_message(soon())
     with pytest.raises(fhbn.PeerLostError):
-        other.hear(soon())
+        other.receive_message(soon())
 
 
 def test_a_message_cannot_be_repeated_or_sent_back(pair: Pair) -> None:
@@ -76,21 +76,21 @@ def test_a_message_cannot_be_repeated_or_sent_back(pair: Pair) -> None:
     body = msgpack.packb({"a": 1})
     first = frame(body, one._code(one._own, 0, body))
     raw(one, first)
-    assert other.hear(soon()) == {"a": 1}
+    assert other.receive_message(soon()) == {"a": 1}
     raw(one, first)
     raw(other, first)
     for end in pair:
         with pytest.raises(fhbn.HandshakeError, match="channel-message"):
-            end.hear(soon())
+            end.receive_message(soon())
 
 
 def test_a_huge_message_is_neither_sent_nor_read(pair: Pair) -> None:
     one, other = pair
     with pytest.raises(ValueError, match="a control message has up to 16,777,216 bytes, not 16,777,2"):
-        one.say({"a": bytes(MOST_MESSAGE_BYTES)}, soon())
+        one.send_message({"a": bytes(MOST_MESSAGE_BYTES)}, soon())
     raw(one, struct.pack("<I", MOST_MESSAGE_BYTES + 1))
     with pytest.raises(fhbn.HandshakeError, match="channel-message"):
-        other.hear(soon())
+        other.receive_message(soon())
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_an_invalid_body_is_an_error(pair: Pair, body: bytes) -> None:
     one, other = pair
     raw(one, frame(body, one._code(one._own, 0, body)))
     with pytest.raises(fhbn.HandshakeError, match="channel-message"):
-        other.hear(soon())
+        other.receive_message(soon())
 
 
 def test_a_refusal_is_raised_with_its_reason(pair: Pair) -> None:
@@ -113,16 +113,16 @@ def test_a_refusal_is_raised_with_its_reason(pair: Pair) -> None:
     one.peer = "attention worker 3"
     other.refuse("there is no room", soon())
     with pytest.raises(RefusedError, match="channel-refused"):
-        one.hear(soon())
-    other.say({"a": 1}, soon())
-    assert one.hear(soon()) == {"a": 1}
+        one.receive_message(soon())
+    other.send_message({"a": 1}, soon())
+    assert one.receive_message(soon()) == {"a": 1}
 
 
 def test_the_peers_end_is_reported(pair: Pair) -> None:
     one, other = pair
     other.close()
     with pytest.raises(fhbn.PeerLostError, match="channel-peer-lost"):
-        one.hear(soon())
+        one.receive_message(soon())
     assert one.fileno() == -1
 
 
@@ -202,7 +202,7 @@ def test_a_strange_introduction_is_turned_away(both: Both, secret: bytes, messag
 
     def introduce() -> None:
         control = Control(first, secret, listening=False, deadline=soon())
-        control.say(message, soon())
+        control.send_message(message, soon())
 
     def meet() -> fhbn.Link | fhbn.ChannelError:
         try:
@@ -240,17 +240,17 @@ def test_proofs_are_compared_in_constant_time(
 
 def interrupted_saying(control: Control) -> None:
     """What the peer does not read, and so half of it is out when the signal comes."""
-    control.say({"a": bytes(15 << 20)}, soon(), lambda: signal.raise_signal(signal.SIGALRM))
+    control.send_message({"a": bytes(15 << 20)}, soon(), lambda: signal.raise_signal(signal.SIGALRM))
 
 
 def say_for_ever(control: Control, deadline: Deadline) -> None:
     while True:
-        control.say({"a": bytes(8 << 20)}, deadline)
+        control.send_message({"a": bytes(8 << 20)}, deadline)
 
 
 def hear_for_ever(control: Control) -> None:
     while True:
-        control.hear(soon())
+        control.receive_message(soon())
 
 
 def test_an_interruption_of_half_a_message_closes_it(pair: Pair) -> None:
@@ -278,7 +278,7 @@ def test_a_socket_failure_closes_the_connection(
 
     monkeypatch.setattr(socket.socket, call, fail)
     with pytest.raises(KeyboardInterrupt if error is KeyboardInterrupt else fhbn.PeerLostError):
-        one.hear(soon()) if call == "recv" else one.say({}, soon())
+        one.receive_message(soon()) if call == "recv" else one.send_message({}, soon())
     assert one.fileno() == -1
 
 
@@ -288,15 +288,15 @@ def test_a_message_that_was_not_taken_whole_closes_it(pair: Pair) -> None:
         say_for_ever(one, Deadline(0.05))
     assert one.fileno() == -1
     with pytest.raises(fhbn.PeerLostError, match="channel-peer-lost"):
-        one.say({}, soon())
+        one.send_message({}, soon())
 
 
 def test_no_time_is_a_timeout_and_leaves_it_open(pair: Pair) -> None:
     one, other = pair
     with pytest.raises(fhbn.ChannelTimeoutError, match="channel-timeout"):
-        one.hear(Deadline(0))
-    other.say({"a": 1}, soon())
-    assert one.hear(Deadline(float("inf"))) == {"a": 1}
+        one.receive_message(Deadline(0))
+    other.send_message({"a": 1}, soon())
+    assert one.receive_message(Deadline(float("inf"))) == {"a": 1}
 
 
 def test_invalid_times_are_refused() -> None:

@@ -33,10 +33,10 @@ class FakeLibrary:
         self.unraisable: list[object] = []
         monkeypatch.setattr(sys, "unraisablehook", self.unraisable.append)
         monkeypatch.setattr(threading, "excepthook", self.unraisable.append)
-        monkeypatch.setattr(cuda_library, "ask", self.ask)
+        monkeypatch.setattr(cuda_library, "call_status", self.call_status)
         monkeypatch.setattr(gpu, "is_emulated", lambda: True)
 
-    def ask(self, name: str, *arguments: object) -> tuple[int, str]:
+    def call_status(self, name: str, *arguments: object) -> tuple[int, str]:
         self.calls.append(name)
         {"channel_abort": self.on_abort, "channel_destroy": self.on_destroy}.get(name, lambda: None)()
         if name == "channel_create":

@@ -112,15 +112,9 @@ def test_a_device_receives_over_a_nic_and_closes(to_device: ToDevice, ring: str)
         sent = message(seed)
         sender.send(*sent)
         assert received(receiver, *sent) == sent
-    sender.send(b"held")
-    receiver.poll()
-    into = on_device(b"    ")
-    receiver.fetch_into(*into)
-    assert bytes(into[0].numpy()) == b"held"
-    receiver.give_back()
     receiver.drain()
     receiver.check()
-    assert sender.consumed == sender.next_seqno == 101
+    assert sender.consumed == sender.next_seqno == 100
     receiver.close()
     with pytest.raises(fhbn.ChannelClosedError, match="channel-closed"):
         fill(sender)
@@ -200,23 +194,23 @@ def test_a_failed_nic_gets_no_more_requests(
 
 
 def test_a_peer_that_ends_ends_the_waits(
-    listener: fhbn.Listener, spawn: Callable[..., subprocess.Popen[str]]
+    listener: fhbn.Listener,
+    spawn: Callable[..., subprocess.Popen[str]],
+    parts_of: Callable[[int], list[bytes]],
 ) -> None:
     child = spawn("producer", "softnic")
     with listener.accept() as link:
         receiver = link.device_receiver("data", message_bytes=1 << 14, network="softnic", timeout_s=1e6)
     child.kill()
     with pytest.raises(fhbn.PeerLostError, match="channel-peer-lost"):
-        take_all(receiver)
+        take_all(receiver, parts_of)
     receiver.close()
 
 
-def take_all(receiver: DeviceReceiver) -> None:
+def take_all(receiver: DeviceReceiver, parts_of: Callable[[int], list[bytes]]) -> None:
     """What a peer had sent comes before its end."""
-    for _ in range(10):
-        receiver.poll()
-        receiver.give_back()
-        receiver.check()
+    for seqno in range(10):
+        received(receiver, *parts_of(seqno))
 
 
 @pytest.mark.parametrize("network", ["shm", "softnic"])
@@ -245,13 +239,13 @@ def test_a_fork_leaves_a_device_end_alone(from_device: FromDevice, network: str)
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Of the library, as they are made."""
     made: list[str] = []
-    ask = cuda_library.ask
+    call_status = cuda_library.call_status
 
     def noted(name: str, *arguments: object) -> tuple[int, str]:
         made.append(name)
-        return ask(name, *arguments)
+        return call_status(name, *arguments)
 
-    monkeypatch.setattr(cuda_library, "ask", noted)
+    monkeypatch.setattr(cuda_library, "call_status", noted)
     return made
 
 
@@ -271,9 +265,7 @@ def test_a_corrupted_header_is_an_error(
     monkeypatch.setattr(softnic, "registered", noted)
     sender, receiver = to_device()
     sender.send(b"good")
-    receiver.poll()
-    receiver.check()
-    receiver.give_back()
+    assert received(receiver, b"good") == [b"good"]
     sender.send(b"good")
     assert made[0].on_device == (ring == "dmabuf")
     with mmap.mmap(made[0].descriptor, made[0].nbytes) as memory:
@@ -302,13 +294,13 @@ def test_an_end_is_closed_in_order(from_device: FromDevice, calls: list[str], ri
 @pytest.fixture
 def refuse(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
     """Let the library refuse a call."""
-    ask = cuda_library.ask
+    call_status = cuda_library.call_status
 
     def call(refused: str, sentence: str) -> None:
         def refusing(name: str, *arguments: object) -> tuple[int, str]:
-            return (3, sentence) if name == refused else ask(name, *arguments)
+            return (3, sentence) if name == refused else call_status(name, *arguments)
 
-        monkeypatch.setattr(cuda_library, "ask", refusing)
+        monkeypatch.setattr(cuda_library, "call_status", refusing)
 
     return call
 

@@ -145,7 +145,7 @@ def test_waits_end_and_the_end_does_nothing_more() -> None:
         assert into.tolist() == [1.0] * 4
     ring = segment()
     with DeviceReceiver(ring, "the host", timeout_s=60) as receiver:
-        receiver.poll()
+        receiver.recv_into(torch.zeros(4, device="cuda"))
         receiver.abort()
         torch.cuda.synchronize()
         with pytest.raises(_native.PeerLostError, match="the host has ended"):

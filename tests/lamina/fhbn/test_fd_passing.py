@@ -132,10 +132,10 @@ def test_a_lost_sender_is_reported_at_once(
     ours, theirs = links
 
     def give_up() -> None:
-        theirs.control.hear(soon())
-        theirs.control.say({"use": "shm"}, soon())
-        theirs.control.hear(soon())
-        theirs.close() if says is None else theirs.control.say(says, soon())
+        theirs.control.receive_message(soon())
+        theirs.control.send_message({"use": "shm"}, soon())
+        theirs.control.receive_message(soon())
+        theirs.close() if says is None else theirs.control.send_message(says, soon())
 
     start = time.monotonic()
     with pytest.raises(error, match=code):
@@ -147,8 +147,8 @@ def test_a_missing_sender_is_a_timeout(links: Links, both: Both) -> None:
     ours, theirs = links
 
     def choose() -> None:
-        theirs.control.hear(soon())
-        theirs.control.say({"use": "shm"}, soon())
+        theirs.control.receive_message(soon())
+        theirs.control.send_message({"use": "shm"}, soon())
 
     with pytest.raises(fhbn.ChannelTimeoutError, match="channel-timeout"):
         both(lambda: ours.receiver("a", message_bytes=64, timeout_s=1), choose)
@@ -156,17 +156,17 @@ def test_a_missing_sender_is_a_timeout(links: Links, both: Both) -> None:
 
 def hand(link: fhbn.Link, descriptors: list[int] | None) -> None:
     """Be a receiver that hands these over, or nothing."""
-    link.control.say({"engines": ["shm"], "missing": {}, "terms": SPEC.to_wire()}, soon())
-    link.control.hear(soon())
+    link.control.send_message({"engines": ["shm"], "missing": {}, "terms": SPEC.to_wire()}, soon())
+    link.control.receive_message(soon())
     name = b"\0lamina-test-" + os.urandom(16).hex().encode()
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
         listening.bind(name)
         listening.listen()
         listening.settimeout(30)
-        link.control.say({"socket": name, "token": bytes(32)}, soon())
+        link.control.send_message({"socket": name, "token": bytes(32)}, soon())
         if descriptors is None:
             with contextlib.suppress(fhbn.PeerLostError):
-                link.control.hear(soon())  # the other side gives up
+                link.control.receive_message(soon())  # the other side gives up
             return
         with listening.accept()[0] as connection:
             connection.recv(32)

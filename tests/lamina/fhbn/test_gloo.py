@@ -182,8 +182,8 @@ def test_across_machines_gloo_listens_where_the_peer_has_come(
     deadline = Deadline(30)
 
     def elsewhere() -> None:
-        one.say({"machine": "another"}, deadline)
-        assert one.hear(deadline)["machine"] == Place.here().machine
+        one.send_message({"machine": "another"}, deadline)
+        assert one.receive_message(deadline)["machine"] == Place.here().machine
 
     host, _ = both(lambda: own_host(other, deadline), elsewhere)
     assert host == "127.0.0.2"

@@ -152,7 +152,7 @@ def test_a_meeting_that_fails_is_hung_up(secret: bytes) -> None:
 
         def answer() -> Control:
             control = Control(server.accept()[0], secret, listening=True, deadline=Deadline(30))
-            control.say({"name": "a\nb", "place": {"machine": "x", "user": 0}}, Deadline(30))
+            control.send_message({"name": "a\nb", "place": {"machine": "x", "user": 0}}, Deadline(30))
             return control
 
         answering = pool.submit(answer)
@@ -160,10 +160,10 @@ def test_a_meeting_that_fails_is_hung_up(secret: bytes) -> None:
         with pytest.raises(fhbn.HandshakeError, match="channel-message") as failed:
             fhbn.connect(f"{host}:{port}", name="x", secret=secret)
         other = answering.result(30)
-        other.hear(Deadline(30))
+        other.receive_message(Deadline(30))
         # Though the error is kept, and all that it refers to with it.
         with pytest.raises(fhbn.PeerLostError):
-            other.hear(Deadline(30))
+            other.receive_message(Deadline(30))
         assert failed.value is not None
 
 

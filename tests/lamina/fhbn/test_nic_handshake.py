@@ -57,7 +57,7 @@ def before(control: Control, step: int, act: Callable[[], None]) -> None:
 
         return call
 
-    for name in ("say", "hear"):
+    for name in ("send_message", "receive_message"):
         setattr(control, name, counted(getattr(control, name)))
 
 
@@ -114,18 +114,18 @@ def test_an_address_that_makes_no_sense_is_refused_aloud(
     for name, strange in itertools.chain(wrong.items(), itertools.product(wrong, STRANGE)):
         ours, theirs = meet()
         with ours, theirs:
-            say = theirs.control.say
+            send = theirs.control.send_message
 
             def falsely(
                 message: dict[str, Any],
                 *arguments: Any,
-                say: Callable[..., None] = say,
+                send: Callable[..., None] = send,
                 address: tuple[str, Any] = (name, strange),
             ) -> None:
                 changed = dict([address]) if address[0] in message else {}
-                say(message | changed, *arguments)
+                send(message | changed, *arguments)
 
-            theirs.control.say = falsely
+            theirs.control.send_message = falsely
             received: list[BaseException] = []
 
             def end(theirs: fhbn.Link = theirs, received: list[BaseException] = received) -> None:

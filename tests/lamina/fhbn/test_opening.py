@@ -59,8 +59,8 @@ def test_a_network_that_was_not_offered_cannot_be_chosen(links: Links, both: Bot
     ours, theirs = links
 
     def choose() -> None:
-        assert theirs.control.hear(soon())["engines"] == ["shm"]
-        theirs.control.say({"use": "gloo"}, soon())
+        assert theirs.control.receive_message(soon())["engines"] == ["shm"]
+        theirs.control.send_message({"use": "gloo"}, soon())
 
     with pytest.raises(fhbn.HandshakeError, match="channel-message"):
         both(lambda: ours.receiver("a", message_bytes=64, network="shm"), choose)
@@ -80,7 +80,7 @@ def test_a_network_that_was_not_offered_cannot_be_chosen(links: Links, both: Bot
 )
 def test_networks_that_are_no_names_are_refused(links: Links, offer: dict[str, Any]) -> None:
     ours, theirs = links
-    theirs.control.say(offer | {"terms": SPEC.to_wire()}, soon())
+    theirs.control.send_message(offer | {"terms": SPEC.to_wire()}, soon())
     with pytest.raises(fhbn.HandshakeError, match="channel-message"):
         ours.sender("a")
     assert closed(ours)
@@ -99,7 +99,7 @@ def test_an_end_whose_peer_has_none_is_closed(links: Links, says: dict[str, Any]
     if says is None:
         theirs.close()
     else:
-        theirs.control.say(says, soon())
+        theirs.control.send_message(says, soon())
     end = FakeEnd()
     with pytest.raises(fhbn.ChannelError):
         ours._both(end, soon())
@@ -108,7 +108,7 @@ def test_an_end_whose_peer_has_none_is_closed(links: Links, says: dict[str, Any]
 
 def test_an_end_is_given_when_both_have_one(links: Links) -> None:
     ours, theirs = links
-    theirs.control.say({"opened": True}, soon())
+    theirs.control.send_message({"opened": True}, soon())
     end = FakeEnd()
     assert ours._both(end, soon()) is end
     assert not end.closed
@@ -124,7 +124,7 @@ def test_a_refusal_that_fails_closes_the_link_too(
         raise error
 
     monkeypatch.setattr(ours.control, "refuse", fail)
-    monkeypatch.setattr(ours.control, "hear", lambda _: {"terms": 1})
+    monkeypatch.setattr(ours.control, "receive_message", lambda _: {"terms": 1})
     own = (fhbn.HandshakeError, KeyboardInterrupt, MemoryError)
     with pytest.raises(own) as raised:
         ours.sender("a")
@@ -202,7 +202,7 @@ def test_strange_offers_end_in_a_sentence(meet: Callable[[], Links], offered: li
     ours, theirs = meet()
     with ours, theirs:
         for message in offered:
-            theirs.control.say(message, soon())
+            theirs.control.send_message(message, soon())
         theirs.close()
         # It goes, or it has said what makes no sense; nothing of ours is wrong.
         with pytest.raises((fhbn.HandshakeError, fhbn.PeerLostError)) as refused:

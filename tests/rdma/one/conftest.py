@@ -190,11 +190,11 @@ def our_receiver(links: Links) -> Callable[..., tuple[fhbn.Receiver, int]]:
         deadline = Deadline(LIMIT_S)
         shape = {"message_bytes": MESSAGE_BYTES, "slots": SLOTS, "first_seqno": first_seqno}
         with meanwhile(ours.receiver, **shape) as opening:
-            offer = theirs.control.hear(deadline)
+            offer = theirs.control.receive_message(deadline)
             assert offer["engines"] == ["verbs"]
-            theirs.control.say({"use": "verbs"}, deadline)
-            peer.connect(theirs.control.hear(deadline))
-            theirs.control.say(peer.address(), deadline)
+            theirs.control.send_message({"use": "verbs"}, deadline)
+            peer.connect(theirs.control.receive_message(deadline))
+            theirs.control.send_message(peer.address(), deadline)
             agree(theirs, deadline)
             return opening.result(LIMIT_S), offer["terms"]["epoch"]
 
@@ -213,10 +213,10 @@ def our_sender(links: Links) -> Callable[..., fhbn.Sender]:
         for line in (peer.PUBLISHED, peer.CONSUMED):
             peer.memory.write(peer.LINE.pack(first_seqno, 0, 1), peer.LINE.size, line)
         with meanwhile(ours.sender) as opening:
-            theirs.control.say({"engines": ["verbs"], "missing": {}, "terms": spec}, deadline)
-            assert theirs.control.hear(deadline) == {"use": "verbs"}
-            theirs.control.say(peer.address(), deadline)
-            peer.connect(theirs.control.hear(deadline))
+            theirs.control.send_message({"engines": ["verbs"], "missing": {}, "terms": spec}, deadline)
+            assert theirs.control.receive_message(deadline) == {"use": "verbs"}
+            theirs.control.send_message(peer.address(), deadline)
+            peer.connect(theirs.control.receive_message(deadline))
             agree(theirs, deadline)
             return opening.result(LIMIT_S)
 
@@ -236,5 +236,5 @@ def meanwhile(open_end: Callable[..., Any], **shape: int) -> Iterator[Future[Any
 
 
 def agree(theirs: fhbn.Link, deadline: Deadline) -> None:
-    theirs.control.say({"opened": True}, deadline)
-    assert theirs.control.hear(deadline) == {"opened": True}
+    theirs.control.send_message({"opened": True}, deadline)
+    assert theirs.control.receive_message(deadline) == {"opened": True}

@@ -1,4 +1,4 @@
-"""A modelled deployment as the engine's workers can play it: how many, and how long each is to wait."""
+"""A modelled deployment as emulated workers of the engine: their number, and how long each waits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from laminabench.util.errors import UserError
 if TYPE_CHECKING:
     from lamina.emulation import Emulation
 
-# Of the live side, where nothing of it is modelled.
+# Options of live replays that modelled ones lack.
 LIVE_ONLY = ("emulate", "slowdown", "chaos", "metrics_port")
 
 

@@ -38,8 +38,10 @@ class PreparedVllm(Prepared):
         """Replay here and now; where vLLM fails, return the outcome until then, marked `partial`."""
         del past
         setup, environment, workload = self.setup, self.environment, Workload.of(self.request)
-        if environment.unlike_pins:
-            listener.note(f"{environment.python} is not as pinned: {', '.join(environment.unlike_pins[:3])}")
+        if environment.pin_differences:
+            listener.note(
+                f"{environment.python} is not as pinned: {', '.join(environment.pin_differences[:3])}"
+            )
         if setup.kind == "cuda":
             listener.note("vLLM for CUDA is not verified on hardware")
         listener.note("starting vLLM; it takes half a minute, and minutes more if it compiles the model")
