@@ -41,7 +41,7 @@ class Tally(msgspec.Struct):
             self.failures.append(Failure(kind, case, seed, what[:300]))
 
     def join(self, other: Tally) -> None:
-        for name in ("tried", "survived", "lost", "wrong", "leaked", "crashed"):
+        for name in ("attempts", "survived", "lost", "wrong", "leaked", "crashed"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.failures = (self.failures + other.failures)[:MOST_FAILURES]
         for name, value in other.facts.items():

@@ -9,6 +9,7 @@ import pytest
 
 from lamina.cluster import Layout
 from lamina.cluster.meeting import Meeting, kernel_limit_s
+from lamina.cluster.messages import Peers
 from lamina.pipeline import EngineError
 
 VARIABLE = "LAMINA_FHBN_LONGEST_S"
@@ -38,7 +39,7 @@ def test_ends_on_a_gpu_wait_twice_as_long_as_a_worker_may_be_silent(monkeypatch:
     )
     front: Any = SimpleNamespace(call=SimpleNamespace(partition=SimpleNamespace(chunks=1)))
     nothing: Any = None
-    meeting, link = Meeting(config, front, nothing, {}), RecordedLink()
+    meeting, link = Meeting(config, front, nothing, Peers(addresses={})), RecordedLink()
     either: Any = link
     meeting._sender(either, "qkv")
     meeting._receiver(either, "out", 100)

@@ -171,7 +171,7 @@ def test_cancelling_at_every_stage(model: Any) -> None:
     assert engine.idle
     assert engine.core.arena.used == 0
     for ask in (engine.cancel, engine.result, lambda number: next(engine.stream(number))):
-        with pytest.raises(KeyError, match="no request 99 is here: it never was"):
+        with pytest.raises(KeyError, match="no request 99 is here: it never existed"):
             ask(99)
 
 

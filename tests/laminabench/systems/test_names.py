@@ -26,6 +26,8 @@ MAY_NAME = (
     "requests/",
     # vLLM, the package and other tools' name for it; `openai`, the package.
     *("catalog/", "baselines/", "cli/baseline.py", "cli/ending.py", "interchange/"),
+    # Start commands and manifests of vLLM, the server.
+    "workflows/plan/emit.py",
 )
 
 

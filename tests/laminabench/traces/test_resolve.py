@@ -170,7 +170,7 @@ def test_a_missing_folder_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path:
     notices: list[str] = []
     resolve("azure-code", offline=True, notice=notices.append)
     assert notices[0] == (
-        f"$LAMINABENCH_TRACES is {tmp_path}/shard, which is not a folder; nothing is found there"
+        f"$LAMINABENCH_TRACES is {tmp_path}/shard, which is not a folder"
     )
 
 

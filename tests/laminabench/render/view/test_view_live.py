@@ -60,7 +60,7 @@ def test_one_that_runs(folder: Path, looked: Looked) -> None:
     assert ">runs</span>" in page.body
     # A tenth in ten seconds.
     assert "1:30 min" in page.body or "90 s" in page.body
-    news = looked.news(seen=30)
+    news = looked.news(observed=30)
     assert (len(news["points"]["at_s"]), news["seen"], news["over"]) == (10, 40, False)
     assert news["faults"] == [5.0]
     # What is not known is null and no number.
@@ -68,7 +68,7 @@ def test_one_that_runs(folder: Path, looked: Looked) -> None:
     end = End(at_s=10.0, state="interrupted", why="terminated", resume="laminabench replay --resume runs/x")
     with (folder / "runs/x.live").open("ab") as file:
         file.write(msgspec.json.encode(end) + b"\n")
-    news = looked.news(seen=40)
+    news = looked.news(observed=40)
     assert (news["points"]["at_s"], news["over"]) == ([], True)
     assert "was interrupted" in news["html"]
     assert "<code>laminabench replay --resume runs/x</code>" in news["html"]
@@ -100,7 +100,7 @@ def test_one_whose_run_is_there(folder: Path, looked: Looked) -> None:
 def test_another_in_its_place_is_another_page(folder: Path, looked: Looked) -> None:
     made_live(folder / "runs/x.live", os.getpid(), steps=8)
     assert looked.news(began="2026-01-01T00:00:00Z") == {"reload": True}
-    assert looked.news(seen=8)["seen"] == 8
+    assert looked.news(observed=8)["seen"] == 8
     made_live(folder / "runs/x.live", os.getpid(), steps=3)
     assert looked.news()["seen"] == 3
 
@@ -138,7 +138,7 @@ def test_what_is_copied_from_the_page_is_one_name_from_where_the_explorer_was_st
 def test_another_in_its_place_is_read_from_its_beginning(folder: Path, looked: Looked) -> None:
     path = folder / "runs/x.live"
     made_live(path, os.getpid(), steps=8)
-    assert looked.news(seen=8)["seen"] == 8
+    assert looked.news(observed=8)["seen"] == 8
     size = path.stat().st_size
     made_live(path, os.getpid(), steps=16, trace="another")
     # It may have a line's end where the other one ended.
