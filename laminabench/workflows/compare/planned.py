@@ -33,10 +33,10 @@ from laminabench.workflows.plan.search import SearchResult, search_each
 from laminabench.workflows.plan.stages import SEED
 from laminabench.workflows.replay import Workload
 from laminabench.workflows.replay.run import load
+from laminabench.workflows.verdict import LOADS
 
 # Most requests of a trace that a search replays.
 MOST_REQUESTS = 20_000
-LOADS: Mapping[PlanMode, str] = {"saturate": "saturated", "open": "own arrivals"}
 # Of a comparison, unless the user says; a replay's attainment has the same default.
 SLO_TBT_MS = ReplayRequest().slo_tbt_ms
 

@@ -10,7 +10,7 @@ from laminabench.systems.includes import Includes
 from laminabench.systems.modelled.includes import accuracy_of, includes_of
 from laminabench.workflows.plan.answer import Answer
 from laminabench.workflows.plan.measure import Point, meets, order
-from laminabench.workflows.verdict import TTFT, baseline, limits, nearest_even, prices_of
+from laminabench.workflows.verdict import LOADS, TTFT, baseline, limits, nearest_even, prices_of
 
 
 def verdict_on(answer: Answer) -> Verdict:
@@ -20,7 +20,7 @@ def verdict_on(answer: Answer) -> Verdict:
     judged = verdict(
         [_contender(answer, point) for point in points.values()],
         limits(question.slo_tbt_p99_ms, question.slo_ttft_ms),
-        subject=f"{question.trace.meta.name} with {question.model.name}",
+        subject=f"{question.trace.meta.name} with {question.model.name} ({LOADS[question.mode]})",
         baseline=baseline(points),
     )
     if answer.other_kernels:

@@ -258,9 +258,11 @@ def test_ranges_have_units_and_sources() -> None:
             assert np.isfinite(span.high), name
 
 
-def test_the_verdict_names_the_input_that_changes_most(result: Sensitivity) -> None:
-    judged = verdict_on(result, where(), 100.0)
+def test_the_verdict_names_the_input_that_changes_most(analysis: Sensitivity) -> None:
+    judged = verdict_on(analysis, where(), 100.0)
     compared = verdict_on_cell(cell(SPEC, MODEL, TRACE, COSTS))
     assert judged.cheapest == replace(compared.cheapest, percentiles_ms=judged.cheapest.percentiles_ms)
     assert judged.margin == compared.margin
-    assert f"depends most on {result.bars[0].input.title}" in judged.sentences[-1]
+    named = " and ".join(f"{name} on {analysis.deployments[name]}" for name in PAIR)
+    assert f"(saturated, only {named} compared)" in judged.sentences[0]
+    assert f"depends most on {analysis.bars[0].input.title}" in judged.sentences[-1]
