@@ -12,7 +12,7 @@ from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import load_devices
 from laminabench.catalog.network import load_networks
 from laminabench.systems.includes import Includes, together
-from laminabench.systems.modelled.includes import includes_of
+from laminabench.systems.modelled.includes import accuracy_of, includes_of
 from laminabench.systems.modelled.setup import Setup
 
 
@@ -75,3 +75,10 @@ def test_it_is_one_line_and_several_are_one() -> None:
 @pytest.mark.parametrize("costs", ["roofline", "vllm-0.14", "v1-table3"])
 def test_every_set_has_a_line(costs: str) -> None:
     assert str(includes_of([("vllm", setup("4xa100-40g" if "v1" in costs else "4xh100", costs))]))
+
+
+def test_an_error_of_fewer_than_three_loads_is_not_known() -> None:
+    known = accuracy_of("afd", setup("4xh100+4xh20"))
+    assert "afd: one measured load (qwen3-235b-a22b on gb200), step off by 4.4 %" in known.sentences
+    assert known.error is None
+    assert accuracy_of("lamina", setup("4xh100+4xh20")).error is not None
