@@ -115,7 +115,7 @@ class Comparison:
     @property
     def answer(self) -> tuple[str, ...]:
         """The verdict's sentences, and what the numbers include."""
-        return tuple(filter(None, (*self.verdicts, self.includes)))
+        return tuple(filter(None, (*self.verdicts, *self.includes.splitlines())))
 
     def plot(self) -> Picture:
         """Cost against time between tokens, as `laminabench compare --plot`: bars of Runs and of grids."""

@@ -52,8 +52,10 @@ class Known(NamedTuple):
     sentences: tuple[str, ...]
     error: float | None  # a share: the largest median of the cells that apply; None with too few loads
 
+    unmeasured: tuple[str, ...] = ()  # devices without any load
+
     def __str__(self) -> str:
-        return "; ".join(self.sentences)
+        return "; ".join((*self.sentences, *(f"no load on {device}" for device in self.unmeasured)))
 
 
 def accuracy_of_set(costs: str) -> str:
@@ -67,14 +69,14 @@ def known_accuracy(costs: str, system: str, devices: Iterable[str], model: str) 
     sentences = [_sentence(costs, cells) or accuracy_of_set(costs) for cells in closest.values()]
     applying = list(itertools.chain.from_iterable(closest.values()))
     measured = {each.device for each in applying}
-    sentences += [f"no load on {device}" for device in closest if applying and device not in measured]
+    without = tuple(device for device in closest if applying and device not in measured)
     known = _enough(applying)
     if system != "vllm":
         own = _primary([each for each in board().cells if each.system == system])
         sentences.append(_sentence(system, own) or f"{system} was never compared with hardware")
         applying, known = [*applying, *own], known and _enough(own)
     largest = max((each.median / 100 for each in applying), default=None)
-    return Known(tuple(dict.fromkeys(sentences)), largest if known else None)
+    return Known(tuple(dict.fromkeys(sentences)), largest if known else None, without)
 
 
 def _enough(cells: Iterable[Accuracy]) -> bool:

@@ -55,7 +55,7 @@ def print_plan(
 ) -> None:
     """Print the answer, then a part for each cost set, and whether they agree."""
     for answer in answers:
-        print_answer(console, [*verdict_on(answer).sentences, str(includes(answer))])
+        print_answer(console, [*verdict_on(answer).sentences, *includes(answer).lines])
     request = plan.request
     power = f" and {request.power_budget:,g} W" if request.power_budget else ""
     first = f"TTFT p99 of at most {request.slo_ttft_ms:g} ms, " if request.slo_ttft_ms else ""

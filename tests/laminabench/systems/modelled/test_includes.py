@@ -53,22 +53,23 @@ def test_an_assumed_host_and_price_are_named() -> None:
     assert boards.error == ("h2m2 was never compared with hardware",)
 
 
-def test_it_is_one_line_and_several_are_one() -> None:
+def test_it_is_a_few_lines_and_several_are_one() -> None:
     one, other = (includes_of([(name, setup("4xh100"))]) for name in ("vllm", "lamina-v1"))
     both = together([one, other, one])
     assert both.prompts == one.prompts
     assert both.error == (*one.error, "lamina-v1 was never compared with hardware")
-    line = str(both)
-    assert line.startswith(
-        "Includes: prompts computed elsewhere (--prefill off); kernels of vllm-0.24; error: "
-    )
-    assert "\n" not in line
+    assert str(both).splitlines() == [
+        "Includes: prompts computed elsewhere (--prefill off); kernels of vllm-0.24",
+        *(f"Known error: {each}" for each in both.error),
+        "Not measured: any load on h100",
+    ]
     assert str(together([])) == ""
     assert Includes(("a",), (), (), ()).describe() == {
         "prompts": ["a"],
         "kernels": [],
         "assumed": [],
         "error": [],
+        "unmeasured": [],
     }
 
 
