@@ -208,6 +208,8 @@ def _base(request: CompareRequest, loads: Sequence[Load]) -> str:
 
 def _modes(request: CompareRequest, trace: Trace) -> tuple[PlanMode, ...]:
     """Return the ways in which requests come: with a limit of TTFT a queue that is never empty is none."""
+    if request.mode == "saturate":
+        return ("saturate",)
     if request.replay.mode == "open" or request.slo_ttft_ms:
         return ("open",)
     return ("open", "saturate") if trace.meta.has_arrivals else ("saturate",)
