@@ -142,7 +142,7 @@ class Comparison:
 
         runs = shown(self._runs(), slo_tbt_ms)
         picture = curves(self._curves, runs[0].slo.tbt_ms) if self._curves else None
-        lead = Lead(self.answer, self._sheets, self.notes, picture)
+        lead = Lead(self.answer, self._sheets, self.notes, picture, len(self._cells) > 1)
         write_page(report(runs, title, None, lead), target)
 
     def runs(self) -> list[Table]:
