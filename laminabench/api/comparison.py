@@ -115,7 +115,7 @@ class Comparison:
     @property
     def answer(self) -> tuple[str, ...]:
         """The verdict's sentences, and what the numbers include."""
-        return tuple(filter(None, (*self.verdicts, self.includes)))
+        return tuple(filter(None, (*self.verdicts, *self.includes.splitlines())))
 
     def plot(self) -> Picture:
         """Cost against time between tokens, as `laminabench compare --plot`: bars of Runs and of grids."""
@@ -142,7 +142,7 @@ class Comparison:
 
         runs = shown(self._runs(), slo_tbt_ms)
         picture = curves(self._curves, runs[0].slo.tbt_ms) if self._curves else None
-        lead = Lead(self.answer, self._sheets, self.notes)
+        lead = Lead(self.answer, self._sheets, self.notes, len(self._cells) > 1)
         write_page(report(runs, title, None, lead, picture), target)
 
     def runs(self) -> list[Table]:

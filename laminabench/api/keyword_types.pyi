@@ -91,6 +91,7 @@ class ReplayKeywords(TypedDict, total=False):
 
 class CompareKeywords(TypedDict, total=False):
     model: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+    mode: Literal["closed", "open", "saturate"]
     costs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
     eras: str | Sequence[str]
     systems: str | Sequence[str]
@@ -106,7 +107,6 @@ class CompareKeywords(TypedDict, total=False):
     slo_tbt_ms: float
     slo_ttft_ms: float
     base: str
-    mode: Literal["closed", "open", "saturate"]
     concurrency: int
     admission: Literal["grow", "reserve"]
     prefill: int | str

@@ -112,7 +112,7 @@ class Plan:
         points = self.answer.front or ([self.nearest] if self.nearest else [])
         subject = "the front of cost and TBT" if self.answer.front else "nearest to the limit"
         sheet = html.sheet(sheet_of(subject, points, self.answer))
-        answer = sentences([*self.verdict.sentences, str(self.includes)], "verdicts")
+        answer = sentences([*self.verdict.sentences, *self.includes.lines], "verdicts")
         return html.block(self._title(), answer, sheet, sentences(self.notes), badges=["modelled"])
 
     def _title(self) -> str:

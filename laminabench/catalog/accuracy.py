@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 import msgspec
 
+# With fewer measured loads an error is not known: one may be near by chance.
+FEWEST_LOADS = 3
 PRIMARY = ("tpot", "step", "latency")  # the metric that a sentence names, the first that a cell has
 
 
@@ -48,10 +50,12 @@ class Known(NamedTuple):
     """The known accuracy of modelled times of a system on some devices."""
 
     sentences: tuple[str, ...]
-    error: float | None  # a share: the largest median of the cells that apply; None where none does
+    error: float | None  # a share: the largest median of the cells that apply; None with too few loads
+
+    unmeasured: tuple[str, ...] = ()  # devices without any load
 
     def __str__(self) -> str:
-        return "; ".join(self.sentences)
+        return "; ".join((*self.sentences, *(f"no load on {device}" for device in self.unmeasured)))
 
 
 def accuracy_of_set(costs: str) -> str:
@@ -65,12 +69,18 @@ def known_accuracy(costs: str, system: str, devices: Iterable[str], model: str) 
     sentences = [_sentence(costs, cells) or accuracy_of_set(costs) for cells in closest.values()]
     applying = list(itertools.chain.from_iterable(closest.values()))
     measured = {each.device for each in applying}
-    sentences += [f"no load on {device}" for device in closest if applying and device not in measured]
+    without = tuple(device for device in closest if applying and device not in measured)
+    known = _enough(applying)
     if system != "vllm":
         own = _primary([each for each in board().cells if each.system == system])
         sentences.append(_sentence(system, own) or f"{system} was never compared with hardware")
-        applying = [*applying, *own] if own else []
-    return Known(tuple(dict.fromkeys(sentences)), max((each.median / 100 for each in applying), default=None))
+        applying, known = [*applying, *own], known and _enough(own)
+    largest = max((each.median / 100 for each in applying), default=None)
+    return Known(tuple(dict.fromkeys(sentences)), largest if known else None, without)
+
+
+def _enough(cells: Iterable[Accuracy]) -> bool:
+    return sum(each.loads for each in cells) >= FEWEST_LOADS
 
 
 def _of(costs: str) -> list[Accuracy]:
@@ -99,9 +109,12 @@ def _sentence(subject: str, cells: Sequence[Accuracy]) -> str:
     least, most = (choose(each.median for each in cells) for choose in (min, max))
     values = f"{least:.1f}" if least == most else f"{least:.1f} to {most:.1f}"
     metric = cells[0].metric.upper() if cells[0].metric == "tpot" else cells[0].metric
-    loads = f"{sum(each.loads for each in cells)} {cells[0].against}"
+    count = sum(each.loads for each in cells)
+    loads = f"{count} {cells[0].against}"
     names = zip(*((each.model, each.device) for each in cells), strict=True)
     models, devices = (list(dict.fromkeys(each)) for each in names)
     what = models[0] if len(models) == 1 else f"{len(models)} models"
     where = f"{what} on {' and '.join(devices)}"
+    if count == 1:
+        return f"{subject}: one measured load ({where}), {metric} off by {values} %"
     return f"{subject}: {metric} off by {values} % in the median of {loads} ({where})"

@@ -57,9 +57,9 @@ def compare(
 
     With RUN: the first is the base of ratios. With --live: replays on this machine alternate, their Runs
     are stored. With one --trace and one --model: plan selects each system's cheapest deployment within the
-    limits, at the trace's arrivals and saturated. With --systems, a --deployment or --equal-cost, or
-    with several traces or models: every system is replayed (modelled) on every trace with every model and
-    cost set; requests that do not fit into one of them are left out for all.
+    limits, at the trace's arrivals and saturated. With --systems and no --budget, a --deployment or
+    --equal-cost, or with several traces or models: every system is replayed (modelled) on every trace with
+    every model and cost set; requests that do not fit into one of them are left out for all.
 
     Exit code 1: a gate failed, or no system meets the limits; the nearest candidate is printed.
     """

@@ -120,6 +120,6 @@ def sensitivity(
         **analysis.row(),
         "plot": str(plot) if plot else None,
     }
-    answer = [*judged.sentences, str(contents)]
+    answer = [*judged.sentences, *contents.lines]
     sheet = sheet_of(analysis, where, sources=out.verbose)
     out.result(result, lambda console: print_sheets(console, [sheet], answer, ()))

@@ -36,6 +36,7 @@ class Lead(NamedTuple):
     verdicts: Sequence[str]
     sheets: Sequence[Sheet]
     notes: Sequence[str]
+    by_load: bool = False  # whether Runs are compared within a load only
 
     def html(self, picture: Section | None) -> Markup:
         paragraphs = (tag("p", each, class_="verdict") for each in self.verdicts)
@@ -95,7 +96,7 @@ def page(content: Report) -> str:
 def _body(content: Report) -> tuple[list[Chart], Markup]:
     runs = content.runs
     sections = [
-        *opening(runs, content.caveats),
+        *opening(runs, content.caveats, by_load=bool(content.lead and content.lead.by_load)),
         *drawn(runs),
         *timeline(runs, content.window_s),
         origins(runs),

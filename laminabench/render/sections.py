@@ -37,12 +37,18 @@ class Section:
         return section(self.title, self.inside)
 
 
-def opening(runs: Sequence[Shown], caveats: Sequence[str]) -> Iterator[Section]:
-    """Yield the numbers, after the caveats of comparing them; needs only manifests."""
+def opening(runs: Sequence[Shown], caveats: Sequence[str], *, by_load: bool = False) -> Iterator[Section]:
+    """Yield the numbers, after the caveats of comparing them; needs only manifests.
+
+    `by_load`: ratios are within a load, whose first Run is the base.
+    """
     notes = tag("ul", *(tag("li", sentence) for sentence in caveats))
     before = tag("aside", notes, class_="caveats", aria_label="Before you compare") if caveats else ""
     yield Section("Headline", joined((cards(runs), before)))
-    yield Section("Comparison", comparison(runs))
+    of_modes: dict[str, list[Shown]] = {}
+    for each in runs:
+        of_modes.setdefault(each.manifest.workload.mode if by_load else "", []).append(each)
+    yield Section("Comparison", joined(map(comparison, of_modes.values())))
 
 
 def drawn(runs: Sequence[Shown]) -> Iterator[Section]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from laminabench.render.format import plain
-from laminabench.systems.includes import INCLUDES
+from laminabench.systems.includes import ERROR, INCLUDES, UNMEASURED
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,6 +20,8 @@ _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(9), *range(11, 32), *ran
 # Text that rich takes for markup, after any backslashes.
 _TAG = re.compile(r"(\\*)(\[[a-z#/@][^[]*?\])")
 
+# Lines of an answer that are not bold.
+_PLAIN = (INCLUDES, ERROR, UNMEASURED)
 _STYLES: dict[Tone, str] = {"": "", "good": "green", "bad": "red", "quiet": "dim", "strong": "bold"}
 
 
@@ -60,7 +62,7 @@ def table(titles: Sequence[str], rows: Iterable[Iterable[str]] = (), **how: Any)
 def print_answer(console: Console, lines: Sequence[str]) -> None:
     """Print an answer that can be read aloud, what it includes, and an empty line."""
     for text in map(literal, filter(None, lines)):
-        console.print(text if text.startswith(INCLUDES) else f"[bold]{text}[/bold]", soft_wrap=True)
+        console.print(text if text.startswith(_PLAIN) else f"[bold]{text}[/bold]", soft_wrap=True)
     if lines:
         console.print("", soft_wrap=True)
 

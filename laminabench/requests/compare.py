@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from msgspec import Meta
+from msgspec import Meta, structs
 
 from laminabench.requests.fields import Count, Milliseconds, Request, flag_key
 from laminabench.requests.plan import PlanRequest
@@ -57,7 +57,6 @@ class CompareRequest(
     SHARED: ClassVar = {
         # Options of all replays, which mean the same as for one.
         "replay": (
-            "mode",
             "concurrency",
             "admission",
             "prefill",
@@ -80,6 +79,15 @@ class CompareRequest(
         tuple[str, ...],
         hardware_option("Model, repeatable; the three of v2 Table 3 by default.", _BOTH, common=True),
     ] = ()
+    mode: Annotated[
+        Literal["saturate", "open", "closed"] | None,
+        workload_option(
+            "Queue never empty, the trace's arrivals, or fixed concurrency; by default both loads for one "
+            "trace and one model, else saturate.",
+            _BOTH,
+            common=True,
+        ),
+    ] = None
     costs: Annotated[
         tuple[str, ...],
         hardware_option(
@@ -163,6 +171,7 @@ class CompareRequest(
         hardware_option(
             "Devices to choose from; at equal cost or power the deployments', else plan's by default.",
             (SYSTEMS,),
+            common=True,
             metavar="A,B,...",
         ),
     ] = None
@@ -221,6 +230,11 @@ class CompareRequest(
     runs: tuple[str, ...] = ()
     replay: ReplayRequest = ReplayRequest()
     plan: PlanRequest = PlanRequest()
+
+    def __post_init__(self) -> None:
+        """Give replays the mode; only here is it known that their default was set."""
+        if self.mode is not None and self.mode != self.replay.mode:
+            structs.force_setattr(self, "replay", structs.replace(self.replay, mode=self.mode))
 
     @property
     def kind(self) -> Kind:

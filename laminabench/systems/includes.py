@@ -1,4 +1,4 @@
-"""The contents of a modelled answer in one line: prompts, kernels, assumptions and the known error."""
+"""The contents of a modelled answer in a few lines: prompts, kernels, assumptions and the known error."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from laminabench.util.json import Json
 
-INCLUDES = "Includes: "
+INCLUDES, ERROR, UNMEASURED = "Includes: ", "Known error: ", "Not measured: any load on "
 
 
 class Includes(NamedTuple):
@@ -18,12 +18,19 @@ class Includes(NamedTuple):
     kernels: tuple[str, ...]
     assumed: tuple[str, ...]
     error: tuple[str, ...]
+    unmeasured: tuple[str, ...] = ()  # devices
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        assumed = f"assumed: {', '.join(self.assumed)}" if self.assumed else ""
+        parts = [*filter(None, (", ".join(self.prompts), ", ".join(self.kernels), assumed))]
+        contents = [f"{INCLUDES}{'; '.join(parts)}"] if parts else []
+        errors = (f"{ERROR}{each}" for each in self.error)
+        without = [f"{UNMEASURED}{' or '.join(self.unmeasured)}"] if self.unmeasured else []
+        return (*contents, *errors, *without)
 
     def __str__(self) -> str:
-        assumed = f"assumed: {', '.join(self.assumed)}" if self.assumed else ""
-        error = f"error: {'; '.join(self.error)}" if self.error else ""
-        parts = [*filter(None, (", ".join(self.prompts), ", ".join(self.kernels), assumed, error))]
-        return f"{INCLUDES}{'; '.join(parts)}" if parts else ""
+        return "\n".join(self.lines)
 
     def describe(self) -> dict[str, Json]:
         return {name: list(texts) for name, texts in self._asdict().items()}

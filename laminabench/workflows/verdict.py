@@ -13,6 +13,8 @@ from laminabench.runs.summary import Summary, number_at
 from laminabench.systems.registry import system
 
 TTFT = "TTFT p99"
+# How requests come in, by the mode of a replay.
+LOADS: Mapping[str, str] = {"saturate": "saturated", "open": "own arrivals"}
 
 
 class Even(NamedTuple):

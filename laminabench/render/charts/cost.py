@@ -12,6 +12,7 @@ from laminabench.workflows.compare.curves import Curve, CurvePoint
 
 _NOTE = (
     "Each point is a saturated replay with a limit of requests at once, the last with the deployment's own. "
+    "A ring may be cheaper than the table, which takes each system's own limit of requests. "
     "Bands and bars: where it is if all times are off by the error of modelled times"
 )
 
@@ -52,7 +53,7 @@ def cost_chart(named: Sequence[tuple[str, Curve]], slo_tbt_ms: float) -> Chart:
     errors = dict.fromkeys(f"{each.system} {_share(each.error)}" for _, each in named)
     return Chart(
         "curves",
-        "Cost and time between tokens",
+        "Cost and time between tokens, saturated",
         f"Lines of dollars a million tokens by time between tokens: {_words(named, slo_tbt_ms)}",
         " ".join((f"{_NOTE}: {listed(list(errors))}.", *dict.fromkeys(_within(named, slo_tbt_ms)))),
         traces,

@@ -10,7 +10,7 @@ import msgspec
 from laminabench.catalog.deployment import assumed_amounts
 from laminabench.render.format import number, share
 from laminabench.render.model import Cell, Row, Sheet
-from laminabench.render.sheets.replay import PARTS, SOURCES
+from laminabench.render.sheets.replay import PARTS, source_of
 from laminabench.render.terminal import literal, print_answer, print_sheet
 from laminabench.workflows.plan.effects import gained_by
 from laminabench.workflows.plan.measure import meets
@@ -55,13 +55,13 @@ def print_plan(
 ) -> None:
     """Print the answer, then a part for each cost set, and whether they agree."""
     for answer in answers:
-        print_answer(console, [*verdict_on(answer).sentences, str(includes(answer))])
+        print_answer(console, [*verdict_on(answer).sentences, *includes(answer).lines])
     request = plan.request
     power = f" and {request.power_budget:,g} W" if request.power_budget else ""
     first = f"TTFT p99 of at most {request.slo_ttft_ms:g} ms, " if request.slo_ttft_ms else ""
     prompts = f", prompts {request.prefill}" if request.prefill != "off" else ""
     console.print(
-        f"[bold]{literal(trace.meta.name)}[/bold], {SOURCES[trace.meta.source]}, {len(trace):,} requests,",
+        f"[bold]{literal(trace.meta.name)}[/bold], {source_of(trace.meta)}, {len(trace):,} requests,",
         f"with {literal(plan.model.name)} ({request.mode}{prompts}, [bold]modelled[/bold]):",
         f"{first}TBT p99 of at most {request.slo_tbt_p99_ms:g} ms,",
         f"at most ${plan.budget:.2f} an hour{power}",
@@ -261,11 +261,11 @@ def _together(plan: ResolvedPlan, answers: Sequence[Answer], top: int) -> Iterat
     }
     scaled = {name for name in assumed if any(answer.question.costs.scaled(name) for answer in answers)}
     for names, how in (
-        (assumed - scaled - set(boards), "coefficients borrowed"),
-        (scaled, "times of another device, scaled"),
+        (assumed - scaled - set(boards), "not measured in this cost set, coefficients borrowed"),
+        (scaled, "matrix products scaled from another device"),
     ):
         if names:
-            note = f"{', '.join(sorted(names))}: not measured in this cost set, {how} (costs show)"
+            note = f"{', '.join(sorted(names))}: {how} (costs show)"
             yield f"[dim]{ASSUMED} {note}[/dim]"
     # Notes on boards appear even if no table has one.
     for name in boards:

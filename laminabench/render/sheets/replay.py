@@ -28,6 +28,7 @@ from laminabench.runs.summary import (
     TokensPerChunk,
     number_at,
 )
+from laminabench.traces.table import TraceMeta
 from laminabench.util.json import Json, JsonObject, to_json
 from laminabench.workflows.replay.run import Result, head
 
@@ -46,6 +47,11 @@ WINDOWS = {
 # Failure reasons and faults that fit on a screen; --json has all.
 MOST_ERRORS, MOST_FAULTS = 4, 12
 Line = tuple[str, str]
+
+
+def source_of(meta: TraceMeta) -> str:
+    """Return where requests are from: only traces of the catalogue are known to be what they are called."""
+    return "from a file" if meta.source == "file" and not meta.citation else SOURCES[meta.source]
 
 
 def describe(result: Result, wall_s: float, **drawn: Json) -> dict[str, Json]:
@@ -80,7 +86,7 @@ def render(console: Console, result: Result, wall_s: float) -> None:
     costs = f"[bold]{NUMBERS[backend]}[/bold], costs {literal(replayed.costs_set or '')}"
     how = "[bold]live, measured[/bold]" if backend == "live" else costs
     console.print(
-        f"[bold]{literal(meta.name)}[/bold], {SOURCES[meta.source]}, {len(result.trace):,} requests",
+        f"[bold]{literal(meta.name)}[/bold], {source_of(meta)}, {len(result.trace):,} requests",
         f"on [bold]{prepared.request.system}[/bold] {prepared.deployment}",
         f"with {literal(prepared.model.name)} ({', '.join((prepared.request.mode, *boards, how))})",
         soft_wrap=True,

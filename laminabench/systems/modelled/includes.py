@@ -23,11 +23,13 @@ def accuracy_of(system: str, setup: Setup) -> Known:
 
 
 def _of(system: str, setup: Setup) -> Includes:
+    known = accuracy_of(system, setup)
     return Includes(
         (_prompts(setup),),
         tuple(_kernels(setup)),
         tuple(dict.fromkeys(_assumed(system, setup))),
-        accuracy_of(system, setup).sentences,
+        known.sentences,
+        known.unmeasured,
     )
 
 

@@ -33,10 +33,10 @@ from laminabench.workflows.plan.search import SearchResult, search_each
 from laminabench.workflows.plan.stages import SEED
 from laminabench.workflows.replay import Workload
 from laminabench.workflows.replay.run import load
+from laminabench.workflows.verdict import LOADS
 
 # Most requests of a trace that a search replays.
 MOST_REQUESTS = 20_000
-LOADS: Mapping[PlanMode, str] = {"saturate": "saturated", "open": "own arrivals"}
 # Of a comparison, unless the user says; a replay's attainment has the same default.
 SLO_TBT_MS = ReplayRequest().slo_tbt_ms
 
@@ -208,6 +208,8 @@ def _base(request: CompareRequest, loads: Sequence[Load]) -> str:
 
 def _modes(request: CompareRequest, trace: Trace) -> tuple[PlanMode, ...]:
     """Return the ways in which requests come: with a limit of TTFT a queue that is never empty is none."""
+    if request.mode == "saturate":
+        return ("saturate",)
     if request.replay.mode == "open" or request.slo_ttft_ms:
         return ("open",)
     return ("open", "saturate") if trace.meta.has_arrivals else ("saturate",)

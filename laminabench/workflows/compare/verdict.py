@@ -70,7 +70,7 @@ def sentences_on(cells: Sequence[Cell]) -> tuple[str, ...]:
     if len(verdicts) == 1:
         return verdicts[0].sentences
     if all(cell.load for cell in sourced):
-        return tuple(sentence for each in verdicts for sentence in each.sentences[:2])
+        return tuple(sentence for each in verdicts for sentence in each.sentences)
     if len({(cell.model, cell.trace) for cell in sourced}) == 1:
         labelled = zip(sourced, verdicts, strict=True)
         return tuple(f"{cell.label}: {each.sentences[0]}" for cell, each in labelled)

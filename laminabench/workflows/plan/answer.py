@@ -21,6 +21,7 @@ from laminabench.workflows.plan.measure import (
     meets,
     nearest,
     order,
+    times_of,
     winner,
 )
 from laminabench.workflows.plan.question import Candidate, Question
@@ -29,7 +30,7 @@ from laminabench.workflows.plan.search import PRICE_CHANGE, SearchResult, search
 
 @dataclass(frozen=True)
 class Answer:
-    """The plan with one cost set. Without a winner, `nearest` comes nearest to the limit."""
+    """The plan with one cost set. Without a winner, `nearest` comes nearest to the limits."""
 
     question: Question
     search: SearchResult
@@ -131,7 +132,7 @@ def answer(
         outcome,
         on_front,
         best,
-        nearest(outcome.points) if best is None else None,
+        nearest(outcome.points, question) if best is None else None,
         None if best is None else _summary(question, best),
         bindings(question, list(dict.fromkeys(some)), jobs),
         list(repriced(outcome.points, limit)),
@@ -193,18 +194,7 @@ def require_winner(result: Answer) -> None:
 
 def unmet(question: Question, result: SearchResult) -> CheckFailedError:
     """Return which limit a search without a winner misses, the nearest candidate, and by how much."""
-    limit, costs = question.slo_tbt_p99_ms, question.costs.name
-    ttft_ms = question.slo_ttft_ms
-    closest = nearest(result.points)
-    if closest is None and ttft_ms is not None:
-        times = ((point.ttft_p99_ms or 0.0, str(point.candidate)) for point in result.points)
-        soonest = min(times, default=None)
-        came = "" if soonest is None else f"; of those replayed {soonest[1]} has {soonest[0]:,.0f} ms"
-        return CheckFailedError(
-            "plan-ttft-missed",
-            f"with {costs}, none of {result.considered:,} candidates keeps up with "
-            f"{question.trace.meta.name} and has a TTFT p99 of {ttft_ms:g} ms{came}",
-        )
+    costs, closest = question.costs.name, nearest(result.points, question)
     if closest is None:
         return CheckFailedError(
             "plan-falls-behind",
@@ -212,11 +202,17 @@ def unmet(question: Question, result: SearchResult) -> CheckFailedError:
             f"{question.trace.meta.name}: 99 of 100 requests are to wait no longer than "
             f"{question.slo_queueing_p99_s:g} s",
         )
-    missed = closest.tbt_p99_ms
+    times = times_of(closest, question)
+    within = " and ".join(f"a {name} of {limit:g} ms" for name, (_, limit) in times.items())
+    missed = " and ".join(
+        f"{name} of {ms:,.{0 if ms >= 1000 else 1}f} ms, {ms / limit - 1:.1%} over"
+        for name, (ms, limit) in times.items()
+        if ms > limit
+    )
     return CheckFailedError(
         "plan-limit-missed",
-        f"with {costs}, none of {result.considered:,} candidates has a TBT p99 of {limit:g} ms; "
-        f"nearest is {closest.candidate} with {missed:.3g} ms, {missed / limit - 1:.1%} over",
+        f"with {costs}, none of {result.considered:,} candidates is within {within}; "
+        f"nearest is {closest.candidate} with a {missed}",
     )
 
 

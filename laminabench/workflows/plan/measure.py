@@ -151,7 +151,21 @@ def _takes_no_more(one: Point, other: Point) -> bool:
     )
 
 
-def nearest(points: Iterable[Point]) -> Point | None:
-    """Return the fastest point that serves the trace, whatever the limit."""
-    serving = (each for each in points if each.keeps_up)
-    return min(serving, key=lambda each: (each.tbt_p99_ms, *order(each)), default=None)
+def times_of(point: Point, question: Question) -> dict[str, tuple[float, float]]:
+    """Return the times of a point in ms and their limits, by name; arrivals wait, a queue is meant to."""
+    times = {"TBT p99": (point.tbt_p99_ms, question.slo_tbt_p99_ms)}
+    if question.mode == "open":
+        if question.slo_ttft_ms is not None:
+            times["TTFT p99"] = point.ttft_p99_ms or 0.0, question.slo_ttft_ms
+        times["queueing p99"] = 1000 * point.queueing_p99_s, 1000 * question.slo_queueing_p99_s
+    return times
+
+
+def excess(point: Point, question: Question) -> float:
+    """Return the largest ratio of a time to its limit: at most one where all are met."""
+    return max(ms / limit for ms, limit in times_of(point, question).values())
+
+
+def nearest(points: Iterable[Point], question: Question) -> Point | None:
+    """Return the point whose worst time is the least over its limit."""
+    return min(points, key=lambda each: (excess(each, question), *order(each)), default=None)

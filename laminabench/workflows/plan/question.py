@@ -171,6 +171,9 @@ class Slo:
     ttft_s: float = math.inf
     queueing_s: float = math.inf
 
+    def times(self, factor: float) -> Slo:
+        return Slo(factor * self.tbt_s, factor * self.ttft_s, factor * self.queueing_s)
+
 
 @dataclass(frozen=True, slots=True)
 class Question:

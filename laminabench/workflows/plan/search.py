@@ -5,12 +5,20 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
 
 from laminabench.workflows.plan.bounds import Bound
-from laminabench.workflows.plan.measure import Point, front, meets, nearest, usd_per_million_tokens, winner
+from laminabench.workflows.plan.measure import (
+    Point,
+    excess,
+    front,
+    meets,
+    nearest,
+    usd_per_million_tokens,
+    winner,
+)
 from laminabench.workflows.plan.question import Candidate, Question, Slo
 from laminabench.workflows.plan.stages import Team, stage_of, team
 
@@ -104,35 +112,22 @@ class Search:
             self.find_winner(name, reach=1.0)
 
     def find_nearest(self, some: Iterable[int]) -> None:
-        """Replay the best bounds first until none left could be faster, where nothing meets the limit.
-
-        If none keeps up either: until none could be sooner.
-        """
-        slo = self.question.slo
-
-        def fastest_s() -> float:
-            best = nearest(self.exact.values())
-            return math.inf if best is None else best.tbt_p99_ms / 1000
-
-        def soonest_s() -> float:
-            return min((point.ttft_p99_ms or 0.0 for point in self.exact.values()), default=math.inf) / 1000
-
-        self._narrow(some, lambda of: of.tbt_p99_s, fastest_s, lambda s: replace(slo, tbt_s=s))
-        if nearest(self.exact.values()) is None and self.question.slo_ttft_ms is not None:
-            self._narrow(self.missed, lambda of: of.ttft_p99_s, soonest_s, lambda s: Slo(ttft_s=s))
-
-    def _narrow(
-        self,
-        some: Iterable[int],
-        of: Callable[[Bound], float],
-        best: Callable[[], float],
-        slo: Callable[[float], Slo],
-    ) -> None:
+        """Replay the best bounds first until none left could be nearer, where nothing meets the limits."""
         left = [i for i in some if i not in self.exact]
-        while left := [i for i in left if of(self.bounds[i]) < best()]:
-            left.sort(key=lambda i: of(self.bounds[i]))
-            self.try_out(left[:FIRST_ROUND], slo(best()))
+        while left := [i for i in left if self.excess_at_least(i) < self.least_excess()]:
+            left.sort(key=self.excess_at_least)
+            self.try_out(left[:FIRST_ROUND], self.question.slo.times(self.least_excess()))
             del left[:FIRST_ROUND]
+
+    def least_excess(self) -> float:
+        """Return the worst ratio to a limit of the nearest that was replayed."""
+        best = nearest(self.exact.values(), self.question)
+        return math.inf if best is None else excess(best, self.question)
+
+    def excess_at_least(self, i: int) -> float:
+        """Return a bound of the worst ratio to a limit; it has none of queueing."""
+        bound, slo = self.bounds[i], self.question.slo
+        return max(bound.tbt_p99_s / slo.tbt_s, bound.ttft_p99_s / slo.ttft_s)
 
     def undominated(self) -> list[int]:
         """Return candidates not replayed yet, and by their bounds perhaps on the front."""

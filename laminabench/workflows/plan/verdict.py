@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from laminabench.analysis.verdict import TBT, Contender, Verdict, verdict
+from laminabench.analysis.verdict import Contender, Verdict, verdict
 from laminabench.systems.includes import Includes
 from laminabench.systems.modelled.includes import accuracy_of, includes_of
 from laminabench.workflows.plan.answer import Answer
-from laminabench.workflows.plan.measure import Point, meets, order
-from laminabench.workflows.verdict import TTFT, baseline, limits, nearest_even, prices_of
+from laminabench.workflows.plan.measure import Point, meets, order, times_of
+from laminabench.workflows.verdict import LOADS, baseline, limits, nearest_even, prices_of
 
 
 def verdict_on(answer: Answer) -> Verdict:
@@ -19,8 +19,8 @@ def verdict_on(answer: Answer) -> Verdict:
     points = {point.candidate.system: point for point in best_of_each(answer)}
     judged = verdict(
         [_contender(answer, point) for point in points.values()],
-        limits(question.slo_tbt_p99_ms, question.slo_ttft_ms),
-        subject=f"{question.trace.meta.name} with {question.model.name}",
+        _limits(answer),
+        subject=f"{question.trace.meta.name} with {question.model.name} ({LOADS[question.mode]})",
         baseline=baseline(points),
     )
     if answer.other_kernels:
@@ -62,17 +62,23 @@ def best_of_each(answer: Answer) -> list[Point]:
     return list(best.values()) or [each for each in (answer.nearest,) if each]
 
 
+def _limits(answer: Answer) -> dict[str, float]:
+    """Return the limits; of queueing only where it may be what the nearest misses."""
+    if answer.nearest:
+        return {name: limit for name, (_, limit) in times_of(answer.nearest, answer.question).items()}
+    return limits(answer.question.slo_tbt_p99_ms, answer.question.slo_ttft_ms)
+
+
 def _contender(answer: Answer, point: Point) -> Contender:
     candidate = point.candidate
     setup = answer.question.setup(candidate)
-    times = {TBT: point.tbt_p99_ms} | ({} if point.ttft_p99_ms is None else {TTFT: point.ttft_p99_ms})
     return Contender(
         system=candidate.system,
         deployment=str(candidate).removeprefix(f"{candidate.system} "),
         usd_per_million_tokens=point.usd_per_million_tokens,
         tokens_per_s=point.tokens_per_s,
         tbt_ms=point.tbt_p50_ms,
-        percentiles_ms=times,
+        percentiles_ms={name: ms for name, (ms, _) in times_of(point, answer.question).items()},
         error=accuracy_of(candidate.system, setup).error,
     )
 

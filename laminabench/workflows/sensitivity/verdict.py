@@ -10,13 +10,16 @@ from laminabench.analysis.verdict import TBT, Contender, Verdict, verdict
 from laminabench.systems.modelled.includes import accuracy_of
 from laminabench.workflows.compare.cells import Placed
 from laminabench.workflows.sensitivity.answer import Bar, Sensitivity
-from laminabench.workflows.verdict import limits
+from laminabench.workflows.verdict import LOADS, limits
 
 
 def verdict_on(result: Sensitivity, pair: Placed, slo_tbt_ms: float) -> Verdict:
     """Judge both systems, deployed as in `pair`."""
     setup = next(iter(pair.chosen.values())).setup
-    subject = f"{pair.fitting.meta.name} with {setup.model.name}"
+    # Only these two: a comparison chooses deployments of its own.
+    pair_of = " and ".join(f"{name} on {result.deployments[name]}" for name in result.systems)
+    load = f"{LOADS['saturate']}, only {pair_of} compared"
+    subject = f"{pair.fitting.meta.name} with {setup.model.name} ({load})"
     contenders = [_contender(result, pair, name) for name in result.systems]
     judged = verdict(contenders, limits(slo_tbt_ms, None), subject=subject)
     most = depends(result.bars[0]) if result.bars else ""

@@ -27,6 +27,7 @@ from laminabench.render.charts.timeline import MOST_ITERATIONS, timeline_chart
 from laminabench.render.format import gigabytes, number
 from laminabench.render.html import script_data, tag, text
 from laminabench.render.report import page, report
+from laminabench.render.sections import opening
 from laminabench.render.sheets.runs import client_sheets, comparison
 from laminabench.render.shown import DASHES, caveats, shown
 from laminabench.runs.manifest import Manifest, Partial
@@ -154,6 +155,24 @@ def test_ratios_are_to_the_first(keep: Callable[..., Run]) -> None:
     assert f"{rates[1] / rates[0]:.3f}" in result
     worse = "worse" if rates[1] < rates[0] else "better"
     assert f'class="ratio {worse}"' in result.split("Goodput")[0]
+
+
+def test_runs_of_two_loads_are_compared_within_each(keep: Callable[..., Run]) -> None:
+    pair = [keep(), keep("vllm")]
+    loads = [
+        replace(
+            run,
+            manifest=structs.replace(
+                run.manifest, workload=structs.replace(run.manifest.workload, mode=mode)
+            ),
+        )
+        for mode in ("open", "saturate")
+        for run in pair
+    ]
+    (*_, section) = opening(shown(loads), [], by_load=True)
+    assert section.inside.count("<caption>") == 2
+    (*_, section) = opening(shown(loads), [])
+    assert section.inside.count("<caption>") == 1
 
 
 def test_a_measured_difference_is_called_one_only_beyond_chance(keep: Callable[..., Run]) -> None:

@@ -169,9 +169,7 @@ def test_a_missing_folder_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path:
     monkeypatch.setenv("LAMINABENCH_TRACES", str(tmp_path / "shard"))
     notices: list[str] = []
     resolve("azure-code", offline=True, notice=notices.append)
-    assert notices[0] == (
-        f"$LAMINABENCH_TRACES is {tmp_path}/shard, which is not a folder"
-    )
+    assert notices[0] == (f"$LAMINABENCH_TRACES is {tmp_path}/shard, which is not a folder")
 
 
 @pytest.mark.parametrize("variable", ["LAMINABENCH_HOME", "LAMINABENCH_TRACES", None])

@@ -12,7 +12,7 @@ from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import load_devices
 from laminabench.catalog.network import load_networks
 from laminabench.systems.includes import Includes, together
-from laminabench.systems.modelled.includes import includes_of
+from laminabench.systems.modelled.includes import accuracy_of, includes_of
 from laminabench.systems.modelled.setup import Setup
 
 
@@ -53,25 +53,33 @@ def test_an_assumed_host_and_price_are_named() -> None:
     assert boards.error == ("h2m2 was never compared with hardware",)
 
 
-def test_it_is_one_line_and_several_are_one() -> None:
+def test_it_is_a_few_lines_and_several_are_one() -> None:
     one, other = (includes_of([(name, setup("4xh100"))]) for name in ("vllm", "lamina-v1"))
     both = together([one, other, one])
     assert both.prompts == one.prompts
     assert both.error == (*one.error, "lamina-v1 was never compared with hardware")
-    line = str(both)
-    assert line.startswith(
-        "Includes: prompts computed elsewhere (--prefill off); kernels of vllm-0.24; error: "
-    )
-    assert "\n" not in line
+    assert str(both).splitlines() == [
+        "Includes: prompts computed elsewhere (--prefill off); kernels of vllm-0.24",
+        *(f"Known error: {each}" for each in both.error),
+        "Not measured: any load on h100",
+    ]
     assert str(together([])) == ""
     assert Includes(("a",), (), (), ()).describe() == {
         "prompts": ["a"],
         "kernels": [],
         "assumed": [],
         "error": [],
+        "unmeasured": [],
     }
 
 
 @pytest.mark.parametrize("costs", ["roofline", "vllm-0.14", "v1-table3"])
 def test_every_set_has_a_line(costs: str) -> None:
     assert str(includes_of([("vllm", setup("4xa100-40g" if "v1" in costs else "4xh100", costs))]))
+
+
+def test_an_error_of_fewer_than_three_loads_is_not_known() -> None:
+    known = accuracy_of("afd", setup("4xh100+4xh20"))
+    assert "afd: one measured load (qwen3-235b-a22b on gb200), step off by 4.4 %" in known.sentences
+    assert known.error is None
+    assert accuracy_of("lamina", setup("4xh100+4xh20")).error is not None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from made_outcome import trace_of
 
@@ -11,7 +13,7 @@ from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import load_devices, priced
 from laminabench.workflows.compare.cells import Cell, Grid, View, grid_cells
 from laminabench.workflows.compare.spec import ComparisonSpec
-from laminabench.workflows.compare.verdict import kernel_flips, verdict_on
+from laminabench.workflows.compare.verdict import kernel_flips, sentences_on, verdict_on
 
 TRACE = trace_of(*zip(*[(16_000, 40), (30_000, 60)] * 100, strict=True), name="long")
 
@@ -36,6 +38,12 @@ def test_a_verdict_that_vllm_s_own_kernel_changes_is_one_sentence() -> None:
     assert verdict_on(cell).depends == (
         "The kernels decide: with h20=fa3-64, as vLLM takes without a flag, vllm is cheaper."
     )
+
+
+def test_the_answer_about_two_loads_has_what_decides_each() -> None:
+    cells = [dataclasses.replace(only_cell(8.1), load=load) for load in ("own arrivals", "saturated")]
+    decides = verdict_on(cells[0]).depends
+    assert sentences_on(cells).count(decides) == 2
 
 
 def test_only_what_decodes_on_h20_is_replayed_again() -> None:

@@ -75,6 +75,12 @@ def test_without_arrival_times_there_is_one_load() -> None:
             assert all(summary.tbt_ms.p99 <= cell.slo_tbt_ms for summary in cell.summaries.values())
 
 
+def test_a_mode_that_is_set_is_the_only_load() -> None:
+    for mode, load in (("saturate", "saturated"), ("open", "own arrivals")):
+        result = compare_systems(CompareRequest(**SMALL, mode=mode), SILENT, traces=[sparse()])
+        assert [each.name for each in result.loads] == [load]
+
+
 def test_a_system_that_misses_the_limit_is_left_out_with_the_nearest() -> None:
     result = compare_systems(CompareRequest(**SMALL, slo_tbt_ms=20), SILENT, traces=[sparse()])
     assert [sorted(load.best) for load in result.loads] == [["lamina", "vllm"], ["vllm"]]

@@ -13,12 +13,12 @@ from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import load_devices
 from laminabench.systems.registry import prepare
 from laminabench.util.errors import UserError
-from laminabench.workflows.plan.answer import repriced
+from laminabench.workflows.plan.answer import repriced, unmet
 from laminabench.workflows.plan.bounds import Bound
 from laminabench.workflows.plan.demand import FractionalKnapsack, demand_of
 from laminabench.workflows.plan.measure import Point, cluster, front, measure, meets, nearest, winner
 from laminabench.workflows.plan.question import Candidate, Limits, Prompts, candidates
-from laminabench.workflows.plan.search import SHARES, Search, search, undominated_on_samples
+from laminabench.workflows.plan.search import SHARES, Search, SearchResult, search, undominated_on_samples
 from laminabench.workflows.plan.stages import FEWEST_REQUESTS, stage_of, team
 from laminabench.workflows.replay import ReplayRequest, Workload, replay
 
@@ -96,7 +96,7 @@ def test_where_nothing_meets_the_limit_the_nearest_is_exact(draw_trace: Any, ask
     every = some(question.model)
     searched, grid = search(question, every, jobs=1), search(question, every, exhaustive=True, jobs=1)
     assert winner(searched.points, 3.0) is None
-    assert nearest(searched.points) == nearest(grid.points)
+    assert nearest(searched.points, question) == nearest(grid.points, question)
     assert len(searched.points) < len(grid.points)
 
 
@@ -155,13 +155,23 @@ def test_front_and_winner_are_of_those_that_meet_the_limit() -> None:
     assert winner(ALL, 100) is CHEAP
     assert winner(ALL, 30) is FAST
     assert winner(ALL, 10) is None
-    assert nearest(ALL) is FAST
 
 
 def test_an_overloaded_candidate_is_neither_winner_nor_nearest() -> None:
     behind = replace(CHEAP, keeps_up=False)
     assert winner([behind, FAST], 100) is FAST
-    assert nearest([replace(FAST, keeps_up=False), SLOW]) is SLOW
+
+
+def test_the_nearest_has_its_worst_time_least_over_a_limit(draw_trace: Any, ask: Any) -> None:
+    question = ask(draw_trace(1), 10.0, mode="open", slo_ttft_ms=2000.0, slo_queueing_p99_s=2.0)
+    soon = replace(CHEAP, tbt_p99_ms=9.0, ttft_p99_ms=2110.0, queueing_p99_s=1.0, keeps_up=False)
+    fast = replace(FAST, tbt_p99_ms=20.4, ttft_p99_ms=100.0)
+    waits = replace(soon, queueing_p99_s=3.0)
+    assert nearest([fast, waits, soon], question) is soon
+    assert nearest([waits, fast], question) is waits
+    error = unmet(question, SearchResult((fast, waits, soon), 3, {}, 1.0))
+    assert error.code == "plan-limit-missed"
+    assert "TTFT p99 of 2,110 ms, 5.5% over" in str(error)
 
 
 def test_a_price_that_changes_the_winner() -> None:

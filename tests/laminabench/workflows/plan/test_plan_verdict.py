@@ -26,6 +26,7 @@ def planned(draw_trace: Any, ask: Any) -> Answer:
 
 def test_the_runner_up_is_the_cheapest_of_its_system(planned: Answer) -> None:
     judged = verdict_on(planned)
+    assert judged.sentences[0].count("(saturated)") == 1
     assert planned.winner
     assert judged.cheapest
     assert judged.runner_up

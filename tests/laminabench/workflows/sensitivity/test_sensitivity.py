@@ -263,4 +263,6 @@ def test_the_verdict_names_the_input_that_changes_most(analysis: Sensitivity) ->
     compared = verdict_on_cell(cell(SPEC, MODEL, TRACE, COSTS))
     assert judged.cheapest == replace(compared.cheapest, percentiles_ms=judged.cheapest.percentiles_ms)
     assert judged.margin == compared.margin
+    named = " and ".join(f"{name} on {analysis.deployments[name]}" for name in PAIR)
+    assert f"(saturated, only {named} compared)" in judged.sentences[0]
     assert f"depends most on {analysis.bars[0].input.title}" in judged.sentences[-1]
