@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast, get_args, get_type_hints
+from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
 
 import msgspec
 import numpy as np
@@ -43,6 +43,7 @@ MEASURED_IN = {"rtx-4090": "vllm-0.19", "rtx-pro-6000": "vllm-0.19"}
 COST_SETS = ("vllm-0.14", "vidur-2024", "vllm-0.19", "vllm-0.24", "v1-table3", "roofline")
 
 US = 1e-6
+MOST = 1e300  # of any coefficient, so that sums and products of a few are numbers
 Cost = TypeVar("Cost", bound=msgspec.Struct)
 
 
@@ -234,11 +235,12 @@ def _cost(kind: type[Cost], row: Table, where: str) -> Cost:
 
 def _number(value: Any, path: str, *, finite: bool = True) -> float:
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or math.isnan(value) or value < 0 or (math.isinf(value) and finite):
+    if not number or not (0 <= value <= MOST or (value == math.inf and not finite)):
         raise UserError(
-            "costs-not-a-number", f"cost set {path} is {value!r}; it must be a number, not negative"
+            "costs-not-a-number",
+            f"cost set {path} is {value!r:.40}; it must be a number from 0 to {MOST:g}",
         )
-    return cast(float, value)
+    return float(value)
 
 
 def _origin(row: Table) -> Origin:

@@ -58,7 +58,8 @@ def _errors(validation: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
             if not each["off"] and errors["points"]:
                 yield name, float(errors["median"])
     for each in validation.get("board", []):
-        name = f"board {each['system']} on {each['device']}, {each['model']}: median {each['metric']}"
+        of = f"{each['system']} on {each['device']}, {each['model']}, {each['costs']}"
+        name = f"board {of}: median {each['metric']}"
         yield name, float(each["median"])
     for each in validation.get("published", []):
         if each["error_percent"] is not None:

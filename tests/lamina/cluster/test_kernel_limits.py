@@ -35,9 +35,14 @@ def test_ends_on_a_gpu_wait_twice_as_long_as_a_worker_may_be_silent(monkeypatch:
     monkeypatch.delenv(VARIABLE, raising=False)
     layout = Layout(1, 1, model_on="cuda", timeout_s=7.0)
     config: Any = SimpleNamespace(
-        device="cuda", layout=layout, streams=False, schedule=SimpleNamespace(batches=2)
+        device="cuda",
+        layout=layout,
+        streams=False,
+        schedule=SimpleNamespace(batches=2),
+        number=0,
+        kv_copy="",
     )
-    front: Any = SimpleNamespace(call=SimpleNamespace(partition=SimpleNamespace(chunks=1)))
+    front: Any = SimpleNamespace(call=SimpleNamespace(partition=SimpleNamespace(chunks=1, workers=1)))
     nothing: Any = None
     meeting, link = Meeting(config, front, nothing, Peers(addresses={})), RecordedLink()
     either: Any = link
