@@ -85,7 +85,10 @@ def test_how_it_shows_itself(plan: lb.Plan) -> None:
     assert plan.best is not None
     assert plan.verdict.cheapest is not None
     assert plan.verdict.cheapest.usd_per_million_tokens == plan.best.usd_per_million_tokens
-    assert repr(plan).splitlines()[1:] == [*plan.verdict.sentences, str(plan.includes)]
+    assert repr(plan).splitlines()[1:] == [
+        *plan.verdict.sentences,
+        *str(plan.includes).splitlines(),
+    ]
     assert plan._repr_html_().count("<tr>") == 1 + len(plan.front)
     assert plan.plot()._repr_png_().startswith(b"\x89PNG")
 
