@@ -26,7 +26,7 @@ from laminabench.util.errors import UserError
 from laminabench.util.json import Json
 from laminabench.util.parallel import spread
 from laminabench.workflows.compare.curves import Curve, curve_of
-from laminabench.workflows.compare.kernels import OtherKernels, with_own_kernels
+from laminabench.workflows.compare.kernels import DefaultKernelRates, rates_with_default_kernels
 from laminabench.workflows.compare.runs import CellRun, run_of
 from laminabench.workflows.compare.sides import Side, SideBySide, modelled_estimates, side_by_side
 from laminabench.workflows.compare.spec import (
@@ -59,7 +59,7 @@ class Cell:
     includes: Includes
     errors: dict[str, float | None]  # shares of modelled times, by the accuracy board
     devices: dict[str, dict[str, tuple[int, float]]]  # counts, and the hourly price of one
-    other: OtherKernels
+    other: DefaultKernelRates
     dropped: int  # requests that one of the systems could never hold, left out for all
     least_room: str  # which one that is, and what it holds
     requested: dict[str, str]  # deployments; at equal cost others may have taken their place
@@ -232,29 +232,15 @@ def cell(
     common: ReplayRequest | None = None,
     *,
     with_curves: bool = False,
+    placement: Placed | None = None,
 ) -> Cell:
     """Replay every system of the spec, except for what is `done`.
 
     With `common`, the request that all replays have in common, the cell has its Runs. Readings with all
     hosts as slow as the era's have neither these nor curves: they explain a gain, and are no deployments.
+    `placement` has the devices where they have been chosen; otherwise the spec chooses them.
     """
-    return cell_of(
-        placed(spec, model, trace, costs), spec, model, trace, costs, done, common, with_curves=with_curves
-    )
-
-
-def cell_of(
-    placement: Placed,
-    spec: ComparisonSpec,
-    model: ModelShape,
-    trace: Trace,
-    costs: CostSet,
-    done: Done | None = None,
-    common: ReplayRequest | None = None,
-    *,
-    with_curves: bool = False,
-) -> Cell:
-    """Replay every system on its devices, except for what is `done`."""
+    placement = placement or placed(spec, model, trace, costs)
     requested, chosen, fitting = placement.requested, placement.chosen, placement.fitting
     done, requests = {} if done is None else done, fitting.prompt_tokens.tobytes()
     hypothetical = spec.reading is not None and spec.reading.same_host
@@ -272,7 +258,9 @@ def cell_of(
         for name, each in chosen.items()
         if with_curves and not hypothetical
     ]
-    other = OtherKernels() if hypothetical else with_own_kernels(chosen, fitting, spec.workload)
+    other = (
+        DefaultKernelRates() if hypothetical else rates_with_default_kernels(chosen, fitting, spec.workload)
+    )
     return Cell(
         model=model.name,
         trace=trace.meta.name,

@@ -13,15 +13,17 @@ from laminabench.workflows.compare.spec import Deployed
 from laminabench.workflows.replay import replay
 
 
-class OtherKernels(NamedTuple):
-    """Throughput of the systems on devices that have other kernels; the rest stays as it is."""
+class DefaultKernelRates(NamedTuple):
+    """Throughput of systems whose server defaults to another decode kernel, with that kernel."""
 
     kernels: tuple[str, ...] = ()
     tokens_per_s: Mapping[str, float] = {}
 
 
-def with_own_kernels(chosen: Mapping[str, Deployed], trace: Trace, workload: Workload) -> OtherKernels:
-    """Replay what decodes on such devices again, on the same deployments."""
+def rates_with_default_kernels(
+    chosen: Mapping[str, Deployed], trace: Trace, workload: Workload
+) -> DefaultKernelRates:
+    """Replay each system whose server defaults to another decode kernel, on the same deployment."""
     kernels: dict[str, None] = {}
     rates: dict[str, float] = {}
     for name, on in chosen.items():
@@ -33,4 +35,4 @@ def with_own_kernels(chosen: Mapping[str, Deployed], trace: Trace, workload: Wor
             summary = replay(trace, name, other, workload, on.routed).summary
             rates[name] = summary.throughput_tokens_per_s or 0.0
             kernels |= dict.fromkeys(own)
-    return OtherKernels(tuple(kernels), rates)
+    return DefaultKernelRates(tuple(kernels), rates)

@@ -21,7 +21,7 @@ from laminabench.traces.table import Trace
 from laminabench.util.errors import CheckFailedError, UserError
 from laminabench.util.json import Json
 from laminabench.util.progress import SILENT, Listener
-from laminabench.workflows.compare.cells import Cell, Placed, cell_of
+from laminabench.workflows.compare.cells import Cell, Placed, cell
 from laminabench.workflows.compare.plan import Plan
 from laminabench.workflows.compare.runs import request_of
 from laminabench.workflows.compare.spec import ComparisonSpec, Deployed, fitting_everywhere
@@ -108,7 +108,7 @@ class Load:
         placement = Placed(chosen, chosen, fitting, len(trace) - len(fitting))
         common = common and self.common(common)
         spec, model, costs = self.spec(), question.model, question.costs
-        return cell_of(placement, spec, model, trace, costs, common=common, with_curves=with_curves)
+        return cell(spec, model, trace, costs, common=common, with_curves=with_curves, placement=placement)
 
     def describe(self, common: ReplayRequest) -> dict[str, Json]:
         """Return the choice for --json."""
