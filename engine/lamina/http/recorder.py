@@ -30,7 +30,7 @@ LOGGER = logging.getLogger("lamina.http")
 # Of requests that have ended or are paused: how many stay, with how many tokens in all, and how long.
 MOST_RECORDINGS = 1000
 MOST_TOKENS = 1 << 20
-KEPT_S = 600.0
+RETENTION_S = 600.0
 # The journal is rewritten at twice what its recordings need, and this.
 SLACK_BYTES = 1 << 24
 TOKEN_BYTES = 4
@@ -131,7 +131,7 @@ class Recorder:
         self._numbers = max(numbered, default=-1) + 1
 
     def resume(self) -> None:
-        """Let all requests run on that have not ended, as many as may wait."""
+        """Resume all requests that have not ended, as many as may wait."""
         for recording in self._recordings.values():
             recording.idle_s = time.monotonic()
             if not recording.ended:
@@ -187,7 +187,7 @@ class Recorder:
         idle.sort(key=lambda one: one.idle_s)
         count, tokens, dropped = len(idle), sum(one.size for one in idle), []
         for recording in idle:
-            if count <= MOST_RECORDINGS and tokens <= MOST_TOKENS and now_s - recording.idle_s <= KEPT_S:
+            if count <= MOST_RECORDINGS and tokens <= MOST_TOKENS and now_s - recording.idle_s <= RETENTION_S:
                 break
             count, tokens = count - 1, tokens - recording.size
             dropped.append(["drop", self._recordings.pop(recording.key).number])
@@ -248,7 +248,7 @@ class Recorder:
                 reader.notify(update)
 
     def detach(self, recording: Recording, reader: Ticket) -> None:
-        """Let a client go; the request goes on, unless the client has met its stop string."""
+        """Remove a client; the request continues, unless the client has met its stop string."""
         if reader not in recording.readers:
             return
         recording.readers.remove(reader)

@@ -20,7 +20,7 @@ from lamina.kv.arena import Arena, Space
 KvCopies: TypeAlias = Literal["none", "host", "worker", "disk"]
 # Of what was behind: copied when nothing else is to be done, and once an iteration. Some 0.2 ms.
 PIECE_BYTES = 1 << 20
-_NOBODY = 0  # in place of a sequence's name
+_FREE = 0  # in place of a sequence's name
 Ints: TypeAlias = NDArray[np.int64]
 Slots: TypeAlias = NDArray[np.int32]
 
@@ -112,15 +112,15 @@ class KvCopy:
         ]
         self._slab = arena.spaces[0].slab
         self._piece = max(1, PIECE_BYTES // arena.shape.token_bytes)
-        self._rows = {name: row for row, name in enumerate(self._names.tolist()) if name != _NOBODY}
-        self._free = np.flatnonzero(self._names == _NOBODY).tolist()
+        self._rows = {name: row for row, name in enumerate(self._names.tolist()) if name != _FREE}
+        self._free = np.flatnonzero(self._names == _FREE).tolist()
         self._batches: dict[int, _Batch] = {}
         self._behind: dict[int, int] = {}  # rows, by name
-        self._held = np.zeros(rows, np.int64)  # tokens that rows have memory for
+        self._backed = np.zeros(rows, np.int64)  # tokens that rows have memory for
 
     def stored(self) -> tuple[Ints, Ints]:
         """Return the sequences that are here, and how many of their first tokens."""
-        here = np.flatnonzero(self._names != _NOBODY)
+        here = np.flatnonzero(self._names != _FREE)
         return self._names[here], self._tokens[here]
 
     def read(self, name: int, tokens: int, slots: Collection[Slots]) -> bool:
@@ -195,17 +195,17 @@ class KvCopy:
         self.release([name for name in self._rows if name not in names])
 
     def release(self, names: Collection[int]) -> None:
+        np.maximum(self._backed, self._tokens, out=self._backed)
         for name in names:
             self._behind.pop(name, None)
             if (row := self._rows.pop(name, None)) is None:
                 continue
-            self._names[row] = _NOBODY
+            self._names[row] = _FREE
             self._free.append(row)
             # Memory that was used is faster the next time, but there is to be no more of it than the arena's.
-            np.maximum(self._held, self._tokens, out=self._held)
-            if self._held.sum() <= self._slab.capacity:
+            if self._backed.sum() <= self._slab.capacity:
                 continue
-            self._held[row] = self._tokens[row] = 0
+            self._backed[row] = self._tokens[row] = 0
             for part in self._parts:
                 with contextlib.suppress(OSError):  # a file system that has no holes
                     self._memory.madvise(mmap.MADV_REMOVE, part.begin + row * part.row_bytes, part.row_bytes)
