@@ -42,11 +42,11 @@ class Comparison:
 
     title: str
     verdict: Verdict | None
-    """Of systems on one trace, the cheapest within the limits and how sure that is; else None."""
+    """The cheapest of systems on one trace within the limits, and how sure that is; None for others."""
     verdicts: tuple[str, ...]
-    """Of systems, the answer in a few sentences."""
+    """The answer in a few sentences; empty for Runs."""
     includes: str
-    """Of systems, what the numbers include, in one line."""
+    """The scope of the numbers; empty for Runs."""
     notes: tuple[str, ...]
     """What a reader of the numbers has to know."""
     sides: tuple[SideBySide, ...] = field(repr=False)

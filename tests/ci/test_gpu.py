@@ -19,8 +19,8 @@ def program(folder: Path, name: str, script: str) -> None:
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Path:
-    """One with these programs; what is built and run there is only told."""
-    reported = tmp_path / "told"
+    """One with these programs; what is built and run there is only recorded."""
+    reported = tmp_path / "report"
     tools = tmp_path / "tools"
     program(tools, "nvidia-smi", "echo 9.0")
     program(tools, "nvcc", "exit 0")
@@ -32,7 +32,7 @@ def machine(tmp_path: Path) -> Path:
 
 def gpu(machine: Path) -> tuple[int, list[str], str]:
     """Its exit code, what was run, and what it said."""
-    (machine / "told").unlink(missing_ok=True)
+    (machine / "report").unlink(missing_ok=True)
     saved = {
         name: value for name, value in os.environ.items() if name not in ("CUDACXX", "CUDAARCHS", "MAKE")
     }
@@ -45,7 +45,7 @@ def gpu(machine: Path) -> tuple[int, list[str], str]:
         check=False,
         timeout=60,
     )
-    reported = machine / "told"
+    reported = machine / "report"
     return ended.returncode, reported.read_text().splitlines() if reported.exists() else [], ended.stderr
 
 
@@ -57,7 +57,7 @@ def test_it_builds_for_the_gpu_at_hand_and_measures(machine: Path) -> None:
 
 def test_what_was_built_for_another_is_built_anew(machine: Path) -> None:
     ready = machine / "venv" / ".ready"
-    program(machine / "tools", "make", f"ls -a venv | grep -c .ready >>{machine}/told; touch venv/.ready")
+    program(machine / "tools", "make", f"ls -a venv | grep -c .ready >>{machine}/report; touch venv/.ready")
     ready.touch()
     assert gpu(machine)[1] == ["0", "tools/bench.py gpu"]  # nobody knows for which it was
     assert gpu(machine)[1] == ["1", "tools/bench.py gpu"]

@@ -43,19 +43,19 @@ struct Side {
 using ModelSide = Side<Model>;
 using AttentionSide = Side<Attention>;
 
-enum class Gone { kNobody, kModel, kAttends };  // whose process has ended, when what it does is done
+enum class Departed { kNone, kModel, kAttends };  // whose process has ended, when what it does is done
 
 void run(Path& path, const std::function<void(const ModelSide&)>& model,
-         const std::function<void(const AttentionSide&)>& attends, Gone departed = Gone::kNobody) {
+         const std::function<void(const AttentionSide&)>& attends, Departed departed = Departed::kNone) {
   std::thread there = on_device(kModel, [&] { model({path.of_model()}); });
   std::thread here = on_device(kAttends, [&] { attends({path.of_attention()}); });
-  if (departed == Gone::kAttends) {
+  if (departed == Departed::kAttends) {
     here.join();
     path.of_model().abort();  // as who watches that process does
   }
   there.join();
-  if (departed == Gone::kModel) path.of_attention().abort();
-  if (departed != Gone::kAttends) here.join();
+  if (departed == Departed::kModel) path.of_attention().abort();
+  if (departed != Departed::kAttends) here.join();
 }
 
 void check_closed(bool over_nics) {
@@ -84,12 +84,13 @@ void check_killed(bool over_nics) {
     Path path(over_nics);
     run(
         path, [](auto& side) { side.expect_failure(LAMINA_CUDA_CHANNEL_LOST, "attention is killed"); },
-        [](auto& side) { side.ends.in.await(side.stream); }, Gone::kAttends);
+        [](auto& side) { side.ends.in.await(side.stream); }, Departed::kAttends);
   }
   Path path(over_nics);
   run(
       path, [](auto& side) { side.ends.out.send({side.worker.x[0].buffer()}, side.stream); },
-      [](auto& side) { side.expect_failure(LAMINA_CUDA_CHANNEL_LOST, "the model is killed"); }, Gone::kModel);
+      [](auto& side) { side.expect_failure(LAMINA_CUDA_CHANNEL_LOST, "the model is killed"); },
+      Departed::kModel);
 }
 
 // Alive, and does nothing.
@@ -159,11 +160,11 @@ void check_unplugged() {
   {
     Path path(true);
     unplug(path.there);
-    run(path, [&](auto& side) { sends(side, side.worker.x[0].buffer()); }, hears, Gone::kModel);
+    run(path, [&](auto& side) { sends(side, side.worker.x[0].buffer()); }, hears, Departed::kModel);
   }
   Path path(true);
   unplug(path.back);
-  run(path, hears, [&](auto& side) { sends(side, side.worker.out.buffer()); }, Gone::kAttends);
+  run(path, hears, [&](auto& side) { sends(side, side.worker.out.buffer()); }, Departed::kAttends);
 }
 
 }  // namespace

@@ -108,7 +108,7 @@ def test_layouts_are_measured_and_failures_reported(monkeypatch: pytest.MonkeyPa
 def test_mps_runs_as_long_as_it_is_needed(
     starts: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reported = tmp_path / "told"
+    reported = tmp_path / "report"
     tool = tmp_path / "nvidia-cuda-mps-control"
     says = f'if [ $# = 0 ]; then read -r line; fi\necho "$*$line $CUDA_MPS_PIPE_DIRECTORY" >> {reported}'
     tool.write_text(f"#!/bin/sh\n{says}\n{'' if starts else 'exit 1'}\n")

@@ -314,7 +314,7 @@ def test_harm_that_cannot_be_done(start: Start, saved: Saved) -> None:
 
 
 def test_the_limits_are_within_a_second() -> None:
-    """What is said of detection in docs/workers-failures.md."""
+    """Detection as docs/workers-failures.md describes it."""
     assert heartbeat.ANSWER_S < 1
     assert heartbeat.SLOW_S < 1
     assert sys.getswitchinterval() < heartbeat.ANSWER_S

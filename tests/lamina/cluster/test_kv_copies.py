@@ -73,7 +73,7 @@ def test_workers_killed_and_stopped_at_any_moment(where: KvCopies, load: Load, s
 
 
 def test_all_of_a_long_sequence_is_read_back(start: Start) -> None:
-    """Unless it is new, nothing is computed again; and its copy is gone when it has ended."""
+    """A sequence that is not new is not computed again; its copy is released when it has ended."""
     requests = [(text, Sampling(max_tokens=30, ignore_eos=True)) for text in prompts(90, 40, 7)]
     expected = play(start(LAYOUTS["requests"]), requests)
     engine = start(replace(LAYOUTS["requests"], kv_copies="host"))

@@ -81,7 +81,7 @@ def test_tiles_of_128_rows_have_no_bias_on_h20():
 
 @pytest.mark.parametrize("kv", ["bf16", "fp8"])
 def test_tiles_are_computed_in_waves(kv):
-    """On 78 SMs: 80 tiles are two waves, 64 are one."""
+    """80 tiles are two waves on 78 SMs, 64 are one."""
     one, two = (seconds("fa3-128", tiles, 32768, 8, 1, kv) for tiles in (64, 80))
     assert two > 1.8 * one
     # A KV head's queries are one tile up to 128; with more they are two.

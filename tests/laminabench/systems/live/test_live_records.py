@@ -1,4 +1,4 @@
-"""What workers' records add to the outcome of a live replay."""
+"""Workers' records in the outcome of a live replay."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ def test_a_slower_network_is_slower() -> None:
 
 
 def test_a_copy_of_kv_takes_memory_or_a_link() -> None:
-    """Of 2 x 8 KV heads of 128 numbers in bf16 a token's layer has 4,096 bytes, on four links."""
+    """A token's layer has 4,096 bytes (2 x 8 KV heads of 128 numbers in bf16), on four links."""
     setup = a_setup("2xh100+4xh20")
     alone = system("lamina").build(setup)
     batch = np.arange(513)

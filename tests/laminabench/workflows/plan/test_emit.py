@@ -1,4 +1,4 @@
-"""What starts a plan's winner: flags, servers and manifests."""
+"""Start commands of a plan's winner: flags, servers and manifests."""
 
 from __future__ import annotations
 
