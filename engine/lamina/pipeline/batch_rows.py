@@ -86,8 +86,9 @@ class BatchDelta(msgspec.Struct, omit_defaults=True):
     left: Ints = NONE  # names no longer in the batch
     released: Ints = NONE  # names whose KV is no longer needed
     joined: Joined = Joined()
-    # Sequences that will join once their KV has come from prefill workers: name, parent or NO_PARENT, shared
-    # tokens, tokens, pool. And those of them that will not: name, pool.
+    # Sequences whose KV is computed by prefill workers or in parts, and that join once it is there, which may
+    # be with this delta: name, parent or NO_PARENT, shared tokens, tokens, pool. And those of them that will
+    # not join: name, pool.
     expected: Ints = NO_EXPECTED
     dropped: Ints = NO_PAIRS
     # The text, by name, whose KV a joining sequence needs, plus its last token; empty if KV is random.

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lamina.kv import Arena
-from lamina.pipeline.batch_rows import ALL, NO_PARENT, BatchDelta, Ints, Joined, places_of, staying
+from lamina.pipeline.batch_rows import ALL, NO_PARENT, BatchDelta, Ints, places_of, staying
 
 
 class Arrival(NamedTuple):
@@ -63,13 +63,15 @@ class KvSlots:
         if len(delta.joined):
             here = np.concatenate([here, delta.joined.name])
         self._names[batch] = here
-        return list(self._arrivals(delta.joined))
+        return list(self._arrivals(delta))
 
     def expect(self, delta: BatchDelta) -> list[Arrival]:
-        """Allocate slots for sequences that will join when their KV has arrived."""
+        """Allocate slots for sequences that join when their KV has arrived, or with this delta."""
         arrivals = []
+        joined = set(delta.joined.name.tolist())
         for name, parent, shared, tokens, _ in delta.expected.tolist():
-            self._expected.add(name)
+            if name not in joined:
+                self._expected.add(name)
             arrivals.append(self._arrival(name, tokens, parent, shared))
         return arrivals
 
@@ -82,12 +84,14 @@ class KvSlots:
             self._expected -= set(names)
             self.arena.release(np.array(names, np.int64))
 
-    def _arrivals(self, joined: Joined) -> Iterator[Arrival]:
+    def _arrivals(self, delta: BatchDelta) -> Iterator[Arrival]:
+        joined = delta.joined
         columns = (joined.name, joined.position, joined.parent, joined.shared)
+        expected = set(delta.expected[:, 0].tolist())  # their prompts begin and end with this iteration
         for name, tokens, parent, shared in zip(*(column.tolist() for column in columns), strict=True):
             if name in self._expected:
                 self._expected.remove(name)
-            else:
+            elif name not in expected:
                 yield self._arrival(name, tokens, parent, shared)
 
     def _arrival(self, name: int, tokens: int, parent: int, shared: int) -> Arrival:

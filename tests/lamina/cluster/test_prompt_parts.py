@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -64,6 +65,18 @@ def test_in_one_process(
     assert any(step.prompt_tokens and not step.joined and step.size for step in steps), (
         "a part, beside decoding"
     )
+    engine.check_integrity()
+
+
+def test_a_last_sample_may_begin_its_prompt_and_join_at_once(saved: Saved) -> None:
+    """Samples of preempted requests: the last one's whole prompt fits what is left of an iteration."""
+    draw, load = random.Random(13), []
+    for seed in range(5):
+        text = [draw.randrange(1, 100) for _ in range(draw.randrange(1, 5))]
+        tokens, samples = draw.randrange(2, 10), draw.choice([1, 2, 3])
+        load.append((text, Sampling(max_tokens=tokens, n=samples, seed=seed, temperature=1.0)))
+    engine = Engine(saved("llama-gqa"), kv_tokens=30, admission="grow", prompt_tokens=3)
+    assert play(engine, load) == play(Engine(saved("llama-gqa"), kv_tokens=2000), load)
     engine.check_integrity()
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import lamina.serve.engine as module
@@ -236,7 +236,13 @@ def test_preemptions_of_an_emptied_batch_are_reported() -> None:
     nothing_is_left(engine, core)
 
 
+# A preempted request whose last sample begins and ends its prompt in the iteration that it joins.
+ONE_PART = [(0, 11, 2), (3, 1, 1), (3, 1, 1), (3, 1, 1), (0, 1, 1), (0, 1, 1), (0, 6, 1), (0, 1, 1)]
+ONE_PART += [(2, 1, 1), (0, 4, 2), (0, 1, 1), (0, 1, 3), (0, 1, 1), (0, 2, 2), (0, 1, 1), (0, 1, 3)]
+
+
 @settings(deadline=None, max_examples=40)
+@example(2, "grow", 3, ONE_PART)
 @given(
     st.integers(1, 4),
     st.sampled_from(["reserve", "grow"]),
