@@ -54,7 +54,7 @@ class PlanRequest(Request, frozen=True, kw_only=True, forbid_unknown_fields=True
     devices: Annotated[
         str | None,
         hardware_option(
-            "Comma-separated names; a100 is all of its kind. h100,h20,a100-80g by default.",
+            "Comma-separated names; a100 is all of its kind. h200,h100,h20,a100-80g by default.",
             common=True,
             metavar="A,B,...",
         ),
