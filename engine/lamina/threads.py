@@ -59,7 +59,7 @@ spins = _settled()
 
 
 @functools.cache
-def say_if_late() -> None:
+def warn_if_late() -> None:
     """Warn once, if torch was imported first, that this costs speed."""
     if spins is None and _of_torch() and not any(name in os.environ for name in _DECIDED):
         logging.getLogger("lamina").warning(

@@ -77,7 +77,7 @@ class Machine:
         self._process: subprocess.Popen[bytes] | None = None
         # A file without a name, for what a worker writes when it dies.
         self._errors: IO[bytes] | None = None
-        self._asking = threading.Lock()
+        self._request_lock = threading.Lock()
         self._finish: Callable[[], object] | None = None
         self._closed = False
 
@@ -89,22 +89,22 @@ class Machine:
 
     def free_on(self, devices: Collection[str]) -> dict[str, int]:
         """Bytes; an EngineError where one of these GPUs is not there or cannot be used."""
-        return self._ask(messages.Measure(sorted(devices)), messages.Free).nbytes if devices else {}
+        return self._request(messages.Measure(sorted(devices)), messages.Free).nbytes if devices else {}
 
     def convert(self, model: ModelSource) -> ModelFacts:
-        return self._ask(messages.Convert(model), ModelFacts)
+        return self._request(messages.Convert(model), ModelFacts)
 
     def start(self, model: ModelSource, configs: Sequence[WorkerConfig]) -> list[int]:
-        return self._ask(messages.Start(model, list(configs)), messages.Started).pids
+        return self._request(messages.Start(model, list(configs)), messages.Started).pids
 
     def kill(self, pids: Sequence[int]) -> None:
         if self._process is not None:
             with contextlib.suppress(EngineError):
-                self._ask(messages.Reap(list(pids), kill=True), messages.Ends)
+                self._request(messages.Reap(list(pids), kill=True), messages.Ends)
 
     def ends(self, pids: Sequence[int]) -> dict[int, int]:
         """Return the exit status of those that have ended, as subprocess does: below 0 is a signal."""
-        return self._ask(messages.Reap(list(pids), kill=False), messages.Ends).statuses
+        return self._request(messages.Reap(list(pids), kill=False), messages.Ends).statuses
 
     def runs(self, pid: int) -> bool:
         return runs(pid)
@@ -128,8 +128,8 @@ class Machine:
         if self._finish:
             self._finish()
 
-    def _ask(self, message: messages.AnyMessage, kind: type[A]) -> A:
-        with self._asking:
+    def _request(self, message: messages.AnyMessage, kind: type[A]) -> A:
+        with self._request_lock:
             process = self._running()
             assert process.stdin
             assert process.stdout

@@ -53,7 +53,7 @@ AGE = "Seconds since an iteration ended or its prompts went on; 0 while there is
 # has got nowhere for longer hangs.
 LONGEST_SILENCE_S = 60.0
 # How often workers report how long they have worked, while there are requests.
-ASK_S = 1.0
+SAMPLE_S = 1.0
 
 
 class Histogram:
@@ -95,12 +95,12 @@ class Meter:
         if step.size:
             self._sizes.add(step.size)
         self._preemptions += len(step.preempted)
-        if step.ended_s - self._sampled_s > ASK_S:
+        if step.ended_s - self._sampled_s > SAMPLE_S:
             self._sampled_s = step.ended_s
-            self.ask()
+            self.sample_work()
 
-    def ask(self) -> None:
-        """Ask workers how long they have worked; by the thread that owns the engine."""
+    def sample_work(self) -> None:
+        """Read how long workers have worked; by the thread that owns the engine."""
         self._worked_s = self._engine.worked_s()
 
     def reported(self, ticket: Ticket, tokens: int, at_s: float) -> None:
@@ -129,7 +129,7 @@ class Meter:
 
     def page(self, driver: Driver, accept: str) -> tuple[bytes, str]:
         """All of it, as OpenMetrics where the reader accepts that, and its content type."""
-        driver.ask(self.ask)
+        driver.schedule_call(self.sample_work)
         registry = CollectorRegistry()
         registry.register(_Collector(lambda: self._metrics(driver)))
         # Not by the library's own choice: it raises errors for versions that are none.

@@ -164,18 +164,18 @@ class Fleet(Served):
         """Return each instance's timelines; None for one that is lost or has none."""
         if not self.idle:
             raise EngineError("engine-busy", "records are collected when nothing is under way: run() first")
-        return [self._ask(each, each.engine.records) for each in self.instances]
+        return [self._call(each, each.engine.records) for each in self.instances]
 
     def paging(self) -> dict[str, Faults]:
         """Return the paging costs of the engines that are not lost."""
-        by_engine = {each.number: self._ask(each, each.engine.paging) or {} for each in self.here}
+        by_engine = {each.number: self._call(each, each.engine.paging) or {} for each in self.here}
         return {f"{at}/{worker}": faults for at, own in by_engine.items() for worker, faults in own.items()}
 
     def check_integrity(self) -> None:
         """Recount every engine; raise RuntimeError naming the first error."""
         for each in self.here:
             self._settle(each)
-            self._ask(each, each.engine.check_integrity)
+            self._call(each, each.engine.check_integrity)
 
     @property
     def idle(self) -> bool:
@@ -216,11 +216,11 @@ class Fleet(Served):
                 engine.cancel(local)
                 engine.result(local)
         except EngineError as error:
-            self._tell(step)
+            self._append_step(step)
             self._lose(instance, error, moved)
             return
         instance.requests.clear()
-        self._tell(step)
+        self._append_step(step)
         self._elsewhere(moved)
 
     def reopen(self, number: int) -> None:
@@ -271,7 +271,7 @@ class Fleet(Served):
         tokens = self._servable(prompt, options, made)
         first = priority(self._policy, options, len(tokens))
         if prefix is None:
-            use_prefix = self._front.asks_for_prefixes and not self.decode_only
+            use_prefix = self._front.uses_prefixes and not self.decode_only
             prefix = prefix_blocks(tokens) if use_prefix else NO_PREFIX
         request = Routed(
             self._numbers,
@@ -497,7 +497,7 @@ class Fleet(Served):
         fault = Fault((f"instance {number}",), why, noticed_s, noticed_s, len(running), again)
         self._losses.append(_Loss(fault, running))
         self._settled(set())
-        self._tell(step)
+        self._append_step(step)
         self._elsewhere(moved)
 
     def _taken_back(self, instance: Instance) -> list[Routed]:
@@ -543,9 +543,9 @@ class Fleet(Served):
         """Fail a request that no engine has."""
         self._front.left(request)
         self._end(request, request.result("failed", why))
-        self._tell(Step(ended=[request.number]))
+        self._append_step(Step(ended=[request.number]))
 
-    def _tell(self, step: Step) -> None:
+    def _append_step(self, step: Step) -> None:
         if step.moved or step.ended:
             self._steps.append(step)
 
@@ -563,11 +563,11 @@ class Fleet(Served):
             raise EngineError("fleet-instance-unknown", f"there is no instance {number}: there are {there}")
         return self.instances[number]
 
-    def _ask(self, instance: Instance, deed: Callable[[], Value]) -> Value | None:
+    def _call(self, instance: Instance, call: Callable[[], Value]) -> Value | None:
         """Return the engine's answer; None if it is lost."""
         if instance.why is None:
             try:
-                return deed()
+                return call()
             except EngineError as error:
                 self._lose(instance, error)
         return None

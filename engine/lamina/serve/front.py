@@ -43,7 +43,7 @@ class Front:
         return len(self._waiting)
 
     @property
-    def asks_for_prefixes(self) -> bool:
+    def uses_prefixes(self) -> bool:
         return self._name == "prefix" or self._choose is not None
 
     def serve(self, instances: Sequence[Instance], requests: Iterable[Routed]) -> None:

@@ -88,14 +88,14 @@ def test_a_channel_that_makes_no_sense_is_refused(changed: dict[str, object], se
 def test_calls_without_an_end_are_refused() -> None:
     nothing, left = ctypes.byref(ctypes.c_void_p()), ctypes.create_string_buffer(64)
     several = {f"channel_{name}": (None, 0, None) for name in ("send", "recv")}
-    alone = {f"{whose}_{name}": () for whose in ("channel", "nic") for name in ("check", "abort")}
+    alone = {f"{scope}_{name}": () for scope in ("channel", "nic") for name in ("check", "abort")}
     calls: dict[str, tuple[object, ...]] = {
         **several, **alone, "nic_poll": (None,),
         "channel_describe": (nothing,), "channel_destroy": (), "nic_destroy": (left,),
     }  # fmt: skip
     for name, arguments in calls.items():
-        whose = "channel" if name.startswith("channel") else "NIC"
-        with pytest.raises(ValueError, match=f"the {whose}'s end is missing"):
+        scope = "channel" if name.startswith("channel") else "NIC"
+        with pytest.raises(ValueError, match=f"the {scope}'s end is missing"):
             cuda_library.call(name, None, *arguments)
 
 

@@ -170,7 +170,7 @@ def test_a_failed_engine_fails_all_requests(make_engine: Make, listener: Listene
     one = ticket(max_tokens=400)
     driver.submit([one])
     listener.until(lambda: one in listener.tokens)
-    driver.ask(engine.close)
+    driver.schedule_call(engine.close)
     assert failed.wait(60)
     listener.until(lambda: one in listener.ended)
     assert "the engine has failed: the engine was closed" in (listener.ended[one].error or "")
