@@ -83,7 +83,7 @@ def _number(value: object) -> str:
 
 def _cells(one: Outcome) -> tuple[str, ...]:
     outcome = f"{one.word}: {one.why}" if one.why else one.word
-    return one.name, STEPS[one.name].says, f"{one.took_s:.0f} s", outcome
+    return one.name, STEPS[one.name].purpose, f"{one.took_s:.0f} s", outcome
 
 
 def as_json(results: Mapping[str, Any]) -> str:

@@ -26,7 +26,7 @@ TESTS = (
 class Step:
     """Description of a step, the seconds that it may take, and the word for its end."""
 
-    says: str
+    purpose: str
     limit_s: float
     quick_s: float
     done: str = "measured"

@@ -144,7 +144,7 @@ def mps() -> Iterator[bool]:
         os.environ.update(named)
         after.callback(_restore, before)
         try:
-            _tell([program, "-d"])
+            _control([program, "-d"])
         except (OSError, subprocess.SubprocessError):
             yield False
             return
@@ -152,7 +152,7 @@ def mps() -> Iterator[bool]:
         yield True
 
 
-def _tell(command: Sequence[str], text: bytes = b"") -> None:
+def _control(command: Sequence[str], text: bytes = b"") -> None:
     subprocess.run(
         command, input=text, env=child_environment(), check=True, capture_output=True, timeout=STARTED_S
     )
@@ -160,7 +160,7 @@ def _tell(command: Sequence[str], text: bytes = b"") -> None:
 
 def _end(program: str) -> None:
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        _tell([program], b"quit -t 3\n")  # clients that do not end are not waited for longer
+        _control([program], b"quit -t 3\n")  # clients that do not end are not waited for longer
 
 
 def _restore(before: Mapping[str, str | None]) -> None:

@@ -50,7 +50,7 @@ def expect_receives(receiver: fhbn.Receiver, epoch: int, peer: Any) -> None:
     header = peer.HEADER.pack(0, epoch, 0, *[0] * 14)
     peer.memory.write(header, len(header), peer.slot_of(0))
     peer.write(peer.slot_of(0), len(header))
-    peer.say_line(peer.PUBLISHED, 1)
+    peer.write_line(peer.PUBLISHED, 1)
     with receiver.recv() as message:
         assert message.seqno == 0
 

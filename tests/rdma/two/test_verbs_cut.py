@@ -53,7 +53,7 @@ def expect_error(call: Callable[..., None], *arguments: object) -> None:
 
 def start(run_there: RunThere, listener: fhbn.Listener, secret: bytes, *role: str) -> Any:
     child = run_there("python3", str(CHILD), role[0], listener.address, "verbs", *role[1:])
-    child.say(secret.hex())
+    child.write(secret.hex())
     child.end_input()
     return child
 
