@@ -94,7 +94,7 @@ class Verdict:
         best = self.cheapest
         if best is None or best.error is None or best.over(self.limits_ms, 1 + best.error):
             return False
-        return self._tells
+        return self._significant
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -125,7 +125,7 @@ class Verdict:
         }
 
     @property
-    def _tells(self) -> bool:
+    def _significant(self) -> bool:
         """Whether the model tells them apart: by cost, or as one is over the limits whatever its error."""
         other = self.runner_up
         if other is None or self.interval is None:
@@ -136,7 +136,7 @@ class Verdict:
     @property
     def _too_close(self) -> bool:
         """Whether the error is known and larger than the difference."""
-        return self.interval is not None and not self._tells
+        return self.interval is not None and not self._significant
 
     def _sentences(self) -> Iterator[str]:
         best, other = self.cheapest, self.runner_up

@@ -85,7 +85,7 @@ def model_step(
 
     experts = experts_seconds(costs, model, device, layout, padded * layout.dp, routing)
     parts = (
-        summed(products) - beside_seconds(products, padded, experts),
+        summed(products) - overlapped_seconds(products, padded, experts),
         costs.elementwise_seconds(model, device, layout, padded),
         collective_seconds(costs, model, device, layout, padded, routing),
         _lm_head_seconds(costs, model, device, layout, own),
@@ -131,7 +131,7 @@ def summed(products: Iterable[Priced]) -> Float64:
     return total
 
 
-def beside_seconds(products: Iterable[Priced], rows: Float64, experts: Float64) -> Float64:
+def overlapped_seconds(products: Iterable[Priced], rows: Float64, experts: Float64) -> Float64:
     """Return the time saved by computing shared experts while the routed ones are computed."""
     shared = summed((each, seconds) for each, seconds in products if each.gemm.name.startswith("shared"))
     return np.where(rows <= ROWS_BESIDE, np.minimum(shared, experts), 0.0)

@@ -145,9 +145,9 @@ def run(
     if end.sentence:
         end = replace(end, sentence=hidden(end.sentence, words))
         with_code = bool(end.error_code) and (show_codes or not {"-v", "--verbose"}.isdisjoint(words))
-        ending.say(f"{end.sentence} [{end.error_code}]" if with_code else end.sentence)
+        ending.print_error(f"{end.sentence} [{end.error_code}]" if with_code else end.sentence)
     if end.error_code and "--json" in words and not Output.answered:
-        ending.say_as_json(end)
+        ending.print_json_error(end)
     ending.close_streams()
     sys.exit(end.exit_code)
 

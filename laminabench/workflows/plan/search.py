@@ -67,7 +67,7 @@ class Search:
         bounds = self.team.bounds([self.candidates[i] for i in some], lambda some: None)
         self.bounds |= {i: each for i, each in zip(some, bounds, strict=True) if isinstance(each, Bound)}
         out = Counter(each for each in bounds if not isinstance(each, Bound))
-        self._tell(out.total())
+        self._report(out.total())
         return Counter({str(why): count for why, count in out.items()})
 
     def cost_at_least(self, i: int) -> float:
@@ -86,7 +86,7 @@ class Search:
         return [i for i in self.bounds if i not in self.exact and i not in self.missed]
 
     def replay(self, some: Sequence[int]) -> None:
-        points = self.team.points([self.candidates[i] for i in some], self._tell)
+        points = self.team.points([self.candidates[i] for i in some], self._report)
         self.exact.update(zip(some, points, strict=True))
 
     def try_out(self, some: Sequence[int], slo: Slo) -> None:
@@ -95,7 +95,7 @@ class Search:
             self.replay(some)
             return
         chosen = [self.candidates[i] for i in some]
-        points = self.team.points_unless_missed(slo, chosen, self._tell)
+        points = self.team.points_unless_missed(slo, chosen, self._report)
         self.exact |= {i: point for i, point in zip(some, points, strict=True) if point is not None}
         self.missed = (self.missed | set(some)) - self.exact.keys()
 
@@ -157,7 +157,7 @@ class Search:
         left, meeting = len(self.left()), len(self.meeting())
         return Counter({"bound_too_slow": left - meeting, otherwise: meeting})
 
-    def _tell(self, some: int) -> None:
+    def _report(self, some: int) -> None:
         self.done += some
         self.report(min(self.done, len(self.candidates)), len(self.candidates))
 
@@ -288,9 +288,9 @@ def undominated_on_samples(team: Team, rivals: Sequence[Candidate], known: Seque
             continue
         some = [*(rivals[i] for i in left), *known]
         points = team.points(some, lambda _: None, share)
-        telling = [point for point in points if point.mean_batch * FEWEST_TURNS <= len(part)]
+        informative = [point for point in points if point.mean_batch * FEWEST_TURNS <= len(part)]
         for i, point in zip(left, points, strict=False):
-            remaining[i] = point not in telling or not any(_beats(other, point) for other in telling)
+            remaining[i] = point not in informative or not any(_beats(other, point) for other in informative)
     return remaining
 
 

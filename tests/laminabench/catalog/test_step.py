@@ -40,8 +40,8 @@ def test_few_rows_wake_few_experts_and_layouts_share_them_out():
     weights = 94 * 3 * 4096 * 1536 / 8 * 2
     assert float(one) == pytest.approx(8 * weights / 4.8e12, rel=0.02)
     ep = Layout(8, ep=8)
-    dealt, split = (model_step(SHEET, shape, H200, each, [512], "uniform").experts_s[0] for each in (ep, 8))
-    assert float(dealt) == pytest.approx(float(split), rel=1e-6)
+    spread, split = (model_step(SHEET, shape, H200, each, [512], "uniform").experts_s[0] for each in (ep, 8))
+    assert float(spread) == pytest.approx(float(split), rel=1e-6)
     busiest = model_step(SHEET, shape, H200, ep, [4096]).experts_s[0]
     assert float(busiest) > 1.3 * float(model_step(SHEET, shape, H200, ep, [4096], "uniform").experts_s[0])
 

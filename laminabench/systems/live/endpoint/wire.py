@@ -57,7 +57,7 @@ class Connection(asyncio.Protocol):
         if plain is not None and transport.get_extra_info("sslcontext") is None:
             self._plain = plain.fileno()
 
-    def ask(self, request: bytes, answer: Stream) -> float:
+    def send_request(self, request: bytes, answer: Stream) -> float:
         """Send a request; return when it was sent."""
         assert self._answer is None
         if self._transport is None:

@@ -264,10 +264,10 @@ def test_servers_with_other_chunk_sizes_are_noted(save_client_run: SaveRun) -> N
 
 def test_failures_and_estimates_are_noted(save_client_run: SaveRun) -> None:
     failed = save_client_run("failed", changes={"status": FAILED, "error": "reset"})
-    dealt = save_client_run("dealt", system="other", changes={"even": True})
-    _, notes = compare_runs([failed, dealt])
+    even = save_client_run("dealt", system="other", changes={"even": True})
+    _, notes = compare_runs([failed, even])
     assert any(f"{failed} has {REQUESTS} requests that failed" in note for note in notes)
-    assert any(f"{dealt} does not know which tokens a chunk had" in note for note in notes)
+    assert any(f"{even} does not know which tokens a chunk had" in note for note in notes)
 
 
 def test_a_partial_run_is_labelled_and_is_no_round(save_client_run: SaveRun) -> None:
