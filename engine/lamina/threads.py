@@ -24,7 +24,7 @@ _DECIDED = (VARIABLE, "OMP_WAIT_POLICY")
 
 
 def _of_torch() -> Path | None:
-    """The libgomp that torch brings along; None where it has none, or is not there."""
+    """Return the libgomp that torch brings along; None where it has none, or is not there."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         return None
@@ -41,7 +41,7 @@ def _is_loaded(library: Path) -> bool:
 
 
 def _settled() -> str | None:
-    """The number that torch's threads go by; None where it is not known."""
+    """Return the number that torch's threads go by; None where it is not known."""
     if any(name in os.environ for name in _DECIDED):
         return os.environ.get(VARIABLE)
     library = _of_torch()

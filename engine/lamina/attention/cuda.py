@@ -46,7 +46,7 @@ _Workspace = _structure("_Workspace", memory=_POINTER, bytes=ctypes.c_size_t)
 
 
 def _tensor(numbers: NDArray[np.int32] | NDArray[np.int64] | Tensor) -> Tensor:
-    """Shares memory where it may: torch warns of an array that cannot be written to."""
+    """Share memory where it may be written: torch warns of an array that cannot be written to."""
     return numbers if isinstance(numbers, Tensor) else torch.from_numpy(np.require(numbers, requirements="W"))
 
 
@@ -234,7 +234,7 @@ class CudaAttentionWorker(Heads):
         return out, lse
 
     def combine(self, first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """The partial of two disjoint sets of tokens from the partials of each."""
+        """Return the partial of two disjoint sets of tokens from the partials of each."""
         assert first[0].shape == second[0].shape == (len(first[0]), self.heads, self.value_dim)
         for tensor in (*first, *second):
             assert tensor.device == self.device

@@ -314,8 +314,8 @@ class ClusterCore:
         self._workers.inject_fault(self.layout.names.index(name), how)
 
     def refusal(self, tokens: int) -> str | None:
-        """Why no worker has the memory to compute a prompt of so many tokens, if none has: all else may not
-        have been touched yet.
+        """Return why no worker has the memory to compute a prompt of so many tokens, if none has: all else
+        may not have been touched yet.
         """
 
         def free() -> int:
@@ -325,7 +325,7 @@ class ClusterCore:
         return self.facts.refusal(tokens, free)
 
     def place_of_next(self, batch: int) -> int:
-        """The place where the batch's next iteration begins and its prompts are computed."""
+        """Return the place where the batch's next iteration begins and its prompts are computed."""
         return self.schedule.place(batch, self._cycles[batch] + 1, 0)
 
     def land(self, batch: int) -> Landed:
@@ -415,7 +415,7 @@ class ClusterCore:
         return self._workers.monitor.advanced(range(self.layout.workers))
 
     def worked_s(self) -> dict[str, float]:
-        """Seconds that each worker has worked, as of its last heartbeat; sends the next one."""
+        """Return the seconds that each worker has worked, as of its last heartbeat; sends the next one."""
         return self._workers.monitor.worked_s(self.workers)
 
     def _report(self, number: int, deadline: Deadline) -> Iterator[WorkRecords]:
@@ -432,7 +432,7 @@ class ClusterCore:
                 raise RuntimeError(f"{name}: {state.wrong}")
 
     def kv_used(self) -> list[int]:
-        """Slots that are taken, of each attention worker."""
+        """Return the taken slots of each attention worker."""
         return [state.used for _, state in self._arenas()]
 
     def paging(self) -> dict[str, Faults]:

@@ -71,7 +71,7 @@ class Heartbeat:
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """A piece of work waits for another worker's; that time does not count."""
+        """Wait for another worker within a piece of work; that time does not count."""
         now, self._since = self._since, None
         self._worked_s += time.monotonic() - now[2] if now else 0.0
         yield
@@ -183,7 +183,7 @@ class HeartbeatMonitor:
 
     @contextlib.contextmanager
     def beginning(self) -> Iterator[None]:
-        """Workers begin: some of them may be silent for longer."""
+        """Let workers begin: some of them may be silent for longer."""
         self._answer_s = BEGINNING_S
         try:
             yield
@@ -209,7 +209,7 @@ class HeartbeatMonitor:
         return result
 
     def worked_s(self, workers: Sequence[str]) -> dict[str, float]:
-        """Seconds that each worker has worked, as of its last heartbeat; sends the next one."""
+        """Return the seconds that each worker has worked, as of its last heartbeat; sends the next one."""
         self.look()  # a worker that cannot go on is noticed where it is waited for
         return {name: self._before_s[at] + self._worked_s[at] for at, name in enumerate(workers)}
 

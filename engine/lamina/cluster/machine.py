@@ -88,7 +88,7 @@ class Machine:
         return host_memory.free_bytes()
 
     def free_on(self, devices: Collection[str]) -> dict[str, int]:
-        """Bytes; an EngineError where one of these GPUs is not there or cannot be used."""
+        """Return the free bytes; an EngineError if one of these GPUs is missing or unusable."""
         return self._request(messages.Measure(sorted(devices)), messages.Free).nbytes if devices else {}
 
     def convert(self, model: ModelSource) -> ModelFacts:
@@ -114,7 +114,7 @@ class Machine:
         os.kill(pid, {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}[how])
 
     def errors(self) -> str:
-        """The end of what has been written to standard error."""
+        """Return the end of what has been written to standard error."""
         if self._errors is None or self._errors.closed:
             return ""
         # Not by seek: the processes that write share the position.
@@ -210,5 +210,7 @@ def _end(process: subprocess.Popen[bytes], errors: IO[bytes]) -> None:
 
 
 def last_sentence(output: str) -> str:
-    """The last line of a process's output that is a sentence: below it a traceback may have an error code."""
+    """Return the last line of a process's output that is a sentence: below it a traceback may have an error
+    code.
+    """
     return next((line for line in reversed(output.splitlines()) if " " in line), "")

@@ -100,7 +100,9 @@ class AttentionChannels(Channels[int]):
         self._undivided = partition.workers == 1 and partition.chunks == 1
 
     def routes(self, pools: Ints) -> list[Route]:
-        """The pieces of a batch whose requests are in these pools, in the order in which they are sent."""
+        """Return the pieces of a batch whose requests are in these pools, in the order in which they are
+        sent.
+        """
         routes: list[Route] = []
         for worker in self.senders:
             own = self._rows(pools, worker)
@@ -119,7 +121,7 @@ class AttentionChannels(Channels[int]):
         return put(torch.from_numpy(np.flatnonzero(pools == worker)), self._place)
 
     def _local(self, heads: range) -> tuple[slice, slice]:
-        """These queries and their KV heads among those of this worker."""
+        """Return these queries and their KV heads among those of this worker."""
         own, kv_of = self._partition.of_rank(self._rank), self._partition.kv_of
         return within(heads, own), within(kv_of(heads), kv_of(own))
 
@@ -219,7 +221,7 @@ class TensorParallelGroup(Channels[int]):
         return total
 
     def all_gather(self, x: Tensor) -> Tensor:
-        """Side by side along the last dimension, in the order of ranks."""
+        """Concatenate along the last dimension, in the order of ranks."""
         return torch.cat(self._all(x), dim=-1)
 
     def _all(self, x: Tensor) -> list[Tensor]:
@@ -380,7 +382,7 @@ class Meeting:
         return self._came.pop(f"model {high}")
 
     def _accept(self) -> Link:
-        """The next worker that connects, unless the front end regroups meanwhile."""
+        """Return the next worker that connects, unless the front end regroups meanwhile."""
         deadline = Deadline(self._config.layout.timeout_s)
         while not self._listener.visited(min(_LOOK_S, deadline.left_s)) and deadline.left_s:
             self._front.look()

@@ -315,7 +315,7 @@ AnyMessage: TypeAlias = Message | WorkRecords | ModelFacts
 
 
 def _column_to_wire(column: Any) -> bytes | tuple[int, bytes]:
-    """The bytes of an array; of a table its width with them."""
+    """Return the bytes of an array; of a table its width with them."""
     if not isinstance(column, np.ndarray):
         raise NotImplementedError(f"a message cannot have a {type(column).__name__}")
     body = column.tobytes()
@@ -323,7 +323,7 @@ def _column_to_wire(column: Any) -> bytes | tuple[int, bytes]:
 
 
 def _column_from_wire(kind: Any, wire: Any) -> Any:
-    """The array that a field is annotated with; its bytes are not copied."""
+    """Return the array that a field is annotated with; its bytes are not copied."""
     dtype = kind.__args__[1].__args__[0]  # of NDArray[dtype]
     if isinstance(wire, list):
         width, wire = wire

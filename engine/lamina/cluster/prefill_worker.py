@@ -183,7 +183,7 @@ class PrefillRole:
         job.left -= max(tokens - first, 0)
 
     def _first(self, job: PrefillJob, layer: int) -> int:
-        """The first token that attention workers want: it is neither shared nor out of sight."""
+        """Return the first token that attention workers want: it is neither shared nor out of sight."""
         return max(job.shared, self._sights[layer].first(len(job.text)))
 
     def _heads(self, worker: int) -> slice:

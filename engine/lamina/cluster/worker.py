@@ -45,8 +45,8 @@ LOST = (PeerLostError, ChannelClosedError, ChannelTimeoutError, HandshakeError)
 def run(
     configs: Sequence[WorkerConfig], attended: Attended, conversion: Conversion | None, weights: Weights
 ) -> int:
-    """The life of a process: of one worker, or of several on one GPU, each a thread that has a stream of its
-    own. The status it ends with. An attention worker needs no conversion and no weights.
+    """Return the life of a process: of one worker, or of several on one GPU, each a thread that has a stream
+    of its own. The status it ends with. An attention worker needs no conversion and no weights.
     """
     together = Together()
     lives = [partial(_live, config, attended, conversion, weights, together) for config in configs]

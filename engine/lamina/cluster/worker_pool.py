@@ -174,7 +174,7 @@ class WorkerPool:
         ]
 
     def _receive_now(self, number: int, kind: type[E], deadline: Deadline) -> E:
-        """A message of this meeting; those of an earlier one, which failed, are left out."""
+        """Return a message of this meeting; those of an earlier one, which failed, are left out."""
         while True:
             message = self.receive(number, kind, deadline)
             if message.epoch == self._epoch:
@@ -227,7 +227,7 @@ class WorkerPool:
             ) from error
 
     def receive(self, number: int, kind: type[M], deadline: Deadline) -> M:
-        """A worker's next message of this kind; a LostError as soon as any worker cannot go on."""
+        """Return a worker's next message of this kind; a LostError as soon as any worker cannot go on."""
         self._require_open()
         received = self._received[number]
         while True:
@@ -247,7 +247,7 @@ class WorkerPool:
             raise self._failure(awaited, f"nothing came of it in {self._timeout_s:g} s")
 
     def received(self, kind: type[M]) -> list[tuple[int, M]]:
-        """All messages of this kind that have come, with their workers; it does not wait."""
+        """Return all messages of this kind that have come, with their workers; it does not wait."""
         self._require_open()
         while self._take_in(0.0, Deadline(self._timeout_s)):  # half a message is no long prompt's fault
             pass
@@ -300,7 +300,7 @@ class WorkerPool:
         return message
 
     def _failure(self, number: int, why: str, *, complains: bool = False) -> LostError:
-        """One worker's trouble is noticed by all others: look for the one that was first."""
+        """Return the worker that failed first: all others notice it."""
         lost = set() if complains else {number}
         sentence = f"{self.names[number]} cannot go on: {why}"
         deadline = Deadline(FAILURE_S)

@@ -116,7 +116,7 @@ class ChannelSpec:
     def new(
         name: str, message_bytes: int, slots: int, first_seqno: int, timeout_s: float, spin_s: float
     ) -> ChannelSpec:
-        """A receiver's, for one opening."""
+        """Return a receiver's end, for one opening."""
         epoch = secrets.randbits(32)
         return ChannelSpec(name, message_bytes, power_of_two(slots), epoch, first_seqno, timeout_s, spin_s)
 

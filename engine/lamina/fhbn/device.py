@@ -342,7 +342,7 @@ class DeviceReceiver(_DeviceEnd):
     sends = False
 
     def recv(self, timeout_s: float | None = None) -> DeviceMessage:  # noqa: ARG002 - the end has its own
-        """The next message, as it will be on the stream."""
+        """Return the next message, as it will be on the stream."""
         return DeviceMessage(self)
 
     def ready(self, timeout_s: float = 0.0) -> bool:  # noqa: ARG002

@@ -25,7 +25,7 @@ _MOST_WORDS_BYTES = 64
 
 
 def impossible(here: Place, there: Place) -> str | None:
-    """Why nothing can be handed over between the two, in words that follow "because"."""
+    """Return why nothing can be handed over between the two, in words that follow "because"."""
     if here.machine != there.machine:
         return "the two processes are on different machines, or in different network namespaces"
     if here.user != there.user:
@@ -35,7 +35,7 @@ def impossible(here: Place, there: Place) -> str | None:
 
 @contextlib.contextmanager
 def meeting_point(control: Control, deadline: Deadline) -> Iterator[socket.socket]:
-    """A local connection to the process at the other end of `control`, which comes for it.
+    """Yield a local connection to the process at the other end of `control`, which comes for it.
 
     It tells of its end ever after.
     """
@@ -113,7 +113,7 @@ def _not_taken(error: OSError, control: Control) -> Exception:
 def _visitors(
     listening: socket.socket, control: Control, deadline: Deadline
 ) -> Generator[socket.socket, None, None]:
-    """Connections of our own user that have sent something. A silent one holds up no other."""
+    """Yield the connections of our own user that have sent something. A silent one holds up no other."""
     with contextlib.ExitStack() as opened, DefaultSelector() as waiting:
         waiting.register(control, EVENT_READ)
         waiting.register(listening, EVENT_READ)

@@ -248,7 +248,7 @@ class _Open:
             self._seqnos[at][:] = self._last ^ _NOT
 
     def touched(self, number: int) -> bool:
-        """Whether something of frame `number` has been written."""
+        """Return whether something of frame `number` has been written."""
         return int(self._seqnos[number & self._mask][0]) != number ^ _NOT
 
     def taken(self, end: GlooReceiver, number: int, deadline: Deadline, late: str) -> Bytes:
@@ -348,7 +348,7 @@ class GlooSender(GlooEnd):
             return _Failed(error)
 
     def _body(self, buffers: Sequence[object], parts: Sequence[memoryview], spans: Spans) -> Any:
-        """One tensor of all parts: the part itself where there is one, else a copy of them."""
+        """Return one tensor of all parts: the part itself where there is one, else a copy of them."""
         if len(parts) == 1 and not parts[0].readonly:
             single = buffers[0]
             return flat_bytes(single) if isinstance(single, torch.Tensor) else _tensor_over(parts[0])
@@ -369,7 +369,7 @@ class _Failed:
 
 
 def _bytes_of(buffer: Any) -> memoryview:
-    """The bytes of a contiguous array or tensor, where they are."""
+    """Return the bytes of a contiguous array or tensor, where they are."""
     if isinstance(buffer, torch.Tensor):
         if not buffer.is_cpu:
             raise TypeError("a tensor to send must be in host memory")

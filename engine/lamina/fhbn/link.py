@@ -79,7 +79,7 @@ class Link:
         timeout_s: float = TIMEOUT_S,
         spin_s: float = SPIN_S,
     ) -> Receiver:
-        """The receiving end of a channel, while the peer opens the sending end.
+        """Return the receiving end of a channel, while the peer opens the sending end.
 
         `message_bytes` is the most that the parts of a message have together; `slots` is rounded up to a
         power of two. A receiver that takes over from one that has ended gives `first_seqno`, the message it
@@ -92,7 +92,8 @@ class Link:
     def sender(
         self, name: str, *, network: str = "auto", timeout_s: float = TIMEOUT_S, spin_s: float = SPIN_S
     ) -> Sender:
-        """The sending end of a channel, while the peer opens the receiving end, which says how large it is.
+        """Return the sending end of a channel, while the peer opens the receiving end, which says how large
+        it is.
 
         Its `next_seqno` is the message that the receiver wants next: one that takes over from a sender that
         has ended goes on there.
@@ -182,7 +183,7 @@ class Link:
 
     @contextlib.contextmanager
     def _opening(self, deadline: Deadline) -> Iterator[None]:
-        """A channel that cannot be opened ends the link: how far the other side had come is unknown.
+        """End the link if a channel cannot be opened: how far the other side had come is unknown.
 
         The other side gets the reason, if it may still be listening.
         """
@@ -196,7 +197,7 @@ class Link:
             raise
 
     def _both(self, end: AnyEnd, deadline: Deadline) -> AnyEnd:
-        """The end, once the peer has its own: a channel has two or none."""
+        """Return the end, once the peer has its own: a channel has two or none."""
         try:
             self._control.send_message({"opened": True}, deadline)
             if not field(self._control.receive_message(deadline), "opened", bool, self.peer):
@@ -276,7 +277,7 @@ class Listener:
         self._waiting.register(self._socket, EVENT_READ)
 
     def accept(self, timeout_s: float = TIMEOUT_S) -> Link:
-        """The next process that connects and has the secret. Others are turned away.
+        """Return the next process that connects and has the secret. Others are turned away.
 
         A silent connection holds up no other: each is greeted, and read when its introduction is there.
         """
@@ -301,13 +302,13 @@ class Listener:
                 raise ChannelTimeoutError(f"no process connected to {self.address} in time{why}") from refused
 
     def visited(self, timeout_s: float) -> bool:
-        """Whether a connection has come in this time, so that accept() has something to do."""
+        """Return whether a connection has come in this time, so that accept() has something to do."""
         if self._socket.fileno() < 0:
             raise ChannelClosedError(f"the listener {self.name} on {self.address} was closed")
         return bool(self._waiting.select(timeout_s))
 
     def _ready(self, deadline: Deadline) -> list[int]:
-        """Connections that can be read, once there are some or the time of one is over."""
+        """Return the connections that can be read, once there are some or the time of one is over."""
         if self._socket.fileno() < 0:
             raise ChannelClosedError(f"the listener {self.name} on {self.address} was closed")
         until = min([deadline.wait_s, *(guest.until.wait_s for guest in self._guests.values())])
@@ -362,7 +363,7 @@ class Listener:
 
 
 def connect(address: str, *, name: str, secret: bytes, timeout_s: float = TIMEOUT_S) -> Link:
-    """A link to the listener at host:port."""
+    """Return a link to the listener at host:port."""
     deadline = Deadline(timeout_s)
     sound_name(name)
     require_secret(secret)

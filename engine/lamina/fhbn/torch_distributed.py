@@ -110,7 +110,7 @@ def rounded_up(size: int) -> int:
 
 
 def after(seqno: int) -> int:
-    """The number of the next message; they have 64 bits."""
+    """Return the number of the next message; they have 64 bits."""
     return (seqno + 1) % _SEQNOS
 
 
@@ -177,7 +177,9 @@ class ControlStore(Store):
 def met(
     control: Control, deadline: Deadline, make: Callable[[ControlStore], Group]
 ) -> tuple[Group, ControlStore]:
-    """The group that `make` gives, while the other process does the same. The store must live as long."""
+    """Return the group that `make` gives, while the other process does the same. The store must live as
+    long.
+    """
     store = ControlStore(control, deadline)
     try:
         return make(store), store
@@ -192,7 +194,9 @@ def met(
 
 
 def own_host(control: Control, deadline: Deadline) -> str:
-    """The address to listen on: local only, or the address at which the peer has already reached us."""
+    """Return the address to listen on: local only, or the address at which the peer has already reached
+    us.
+    """
     here = Place.here().machine
     control.send_message({"machine": here}, deadline)
     if field(control.receive_message(deadline), "machine", str, control.peer) == here:
@@ -211,7 +215,7 @@ def first_line(error: BaseException) -> str:
 
 
 def flat_bytes(tensor: Any) -> Any:
-    """A contiguous tensor as one of bytes, in the same memory."""
+    """Return a contiguous tensor as one of bytes, in the same memory."""
     if not tensor.is_contiguous():
         raise ValueError("a tensor to send must be contiguous")
     return tensor.detach().reshape(-1).view(torch.uint8)

@@ -129,7 +129,7 @@ class _Body:
         return message
 
     def comes(self, headers: dict[bytes, bytes]) -> bool:
-        """Whether there is more of it than was read, or its sender asks first."""
+        """Return whether there is more of it than was read, or its sender asks first."""
         announced = b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
         return announced and not self._complete and b"expect" not in headers
 

@@ -128,7 +128,7 @@ class Meter:
     # Called for Prometheus.
 
     def page(self, driver: Driver, accept: str) -> tuple[bytes, str]:
-        """All of it, as OpenMetrics where the reader accepts that, and its content type."""
+        """Return all of it, as OpenMetrics where the reader accepts that, and its content type."""
         driver.schedule_call(self.sample_work)
         registry = CollectorRegistry()
         registry.register(_Collector(lambda: self._metrics(driver)))

@@ -132,7 +132,7 @@ class Pages:
 
 
 def capacity(tokens: int, overcommit: float) -> int:
-    """Tokens of an arena that has room for so many on its device."""
+    """Return the tokens of an arena that has room for so many on its device."""
     return Pager.pages(tokens, overcommit).slots if overcommit else tokens
 
 
@@ -474,7 +474,8 @@ class _Managed:
 
 
 def _managed_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Zeros that the driver moves to the device when they are used, and away when others need the room.
+    """Allocate zeros that the driver moves to the device when they are used, and away when others need the
+    room.
 
     Not verified on hardware. The driver counts its faults where only its profiler sees them: they are not
     counted here.

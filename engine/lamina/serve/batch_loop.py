@@ -222,7 +222,7 @@ class BatchLoop:
         step.host_s += perf_counter() - started
 
     def _begin(self, batch: int) -> Step:
-        """A batch's next iteration, with preempted and joining requests."""
+        """Return a batch's next iteration, with preempted and joining requests."""
         step = Step(batch=batch, started_s=time.monotonic())
         self._joined[batch].clear()
         preempted, _ = self.scheduler.advance(batch)

@@ -49,7 +49,7 @@ class Decoder:
         self._dropped: list[tuple[int, int]] = []
 
     def flying(self, batch: int) -> bool:
-        """Whether an iteration of the batch has been launched and has not landed."""
+        """Return whether an iteration of the batch has been launched and has not landed."""
         return self._flying[batch] is not None
 
     @property
@@ -119,7 +119,7 @@ class Decoder:
         self._table.name[request.rows] = [self._name() for _ in request.rows]
 
     def _join(self, builder: DeltaBuilder, request: Request, row: int) -> NDArray[np.int64]:
-        """A sequence comes, with a prompt's KV to compute unless it is there; its text so far."""
+        """Add a sequence; its prompt's KV is computed unless it is there. Return its text so far."""
         name, parent, shared, text = self._text(request, row)
         builder.joining.append((row, parent, shared, request.pool))
         if not (self._decode_only or request.staged) and len(text) - 1 > shared:
@@ -127,7 +127,7 @@ class Decoder:
         return text
 
     def _text(self, request: Request, row: int) -> tuple[int, int, int, NDArray[np.int64]]:
-        """A sequence's name, whose first tokens it shares, how many, and all its tokens."""
+        """Return a sequence's name, whose first tokens it shares, how many, and all its tokens."""
         name, parent = self._table.name[[row, request.rows[0]]].tolist()
         text = np.concatenate([request.prompt, self._made(request, row)])
         if name == parent:
@@ -144,7 +144,7 @@ class Decoder:
         return int(self._table.made[request.rows[0]]) if request.rows else len(request.made)
 
     def runs(self, request: Request) -> bool:
-        """Whether it is in a batch, and does not wait for room."""
+        """Return whether it is in a batch, and does not wait for room."""
         return bool(np.isin(request.rows, self._table.batches[request.batch]).any())
 
     def forget(self) -> None:
@@ -164,7 +164,7 @@ class Decoder:
         return delta
 
     def snapshot(self, batch: int) -> BatchSnapshot:
-        """The batch as it was launched last, for workers that know nothing of it."""
+        """Return the batch as it was launched last, for workers that know nothing of it."""
         builder = DeltaBuilder()
         for row in self._table.batches[batch].tolist():
             self._join(builder, self._request_of(row), row)
@@ -203,8 +203,8 @@ class Decoder:
         return builder.build(self._table)
 
     def stored_in(self, pools: Collection[int], without: Collection[int]) -> tuple[int, int]:
-        """Requests whose KV is in these memories, and how many tokens of it have been computed; `without`
-        some sequences.
+        """Return the requests whose KV is in these memories, and how many tokens of it have been computed;
+        `without` some sequences.
         """
         if self._decode_only or not pools:
             return 0, 0
@@ -224,7 +224,7 @@ class Decoder:
         return self._doomed.get(number) or self._by_number[number]
 
     def settled(self, batch: int) -> bool:
-        """Whether workers know all there is to know of the batch."""
+        """Return whether workers know all there is to know of the batch."""
         return not self._dropped and self._builders[batch].empty
 
     def size(self, batch: int, step: Step) -> None:

@@ -123,8 +123,8 @@ class Engine(Served):
         return self._loop.surviving(self._core.records)
 
     def paging(self) -> dict[str, Faults]:
-        """Pages that each attention worker has moved, and read in place, since it began; nothing without
-        `overcommit`. For when nothing waits or runs.
+        """Return the pages that each attention worker has moved, and read in place, since it began; nothing
+        without `overcommit`. For when nothing waits or runs.
         """
         return self._loop.surviving(self._core.paging)
 
@@ -143,8 +143,9 @@ class Engine(Served):
         return self._core.advanced_s
 
     def worked_s(self) -> dict[str, float]:
-        """Seconds that each worker of a layout has computed, and not waited, as of the previous call
-        before: it does not wait.
+        """Return each worker's seconds of computation, without waiting, as of the previous call.
+
+        It does not wait.
         """
         return self._core.worked_s()
 
@@ -200,7 +201,9 @@ class Engine(Served):
         )
 
     def _waiting_in(self, scheduler: LiveScheduler) -> dict[int, Request]:
-        """All requests, by the row that they get there: running ones first, in the order of arrival."""
+        """Return all requests, by the row that they get there: running ones first, in the order of
+        arrival.
+        """
         result: dict[int, Request] = {}
         for number, request in sorted(self._requests.items()):
             made = self._decoder.made(request)
@@ -254,7 +257,7 @@ class Engine(Served):
         return self._enqueue(self.servable(prompt, sampling or Sampling(), made), priority)
 
     def servable(self, prompt: Prompt, sampling: Sampling, made: Sequence[int] = ()) -> Checked:
-        """The request, checked; a RequestError if it can never be served. Any thread may ask."""
+        """Return the request, checked; a RequestError if it can never be served. Any thread may ask."""
         valid = self._checked(prompt, sampling, made)
         tokens = len(valid[0])
         if tokens + sampling.width * sampling.max_tokens > self.pool_tokens:
@@ -301,7 +304,7 @@ class Engine(Served):
     # Time passes.
 
     def step(self) -> Step:
-        """One iteration of one batch, the next in turn; others run meanwhile. Does nothing when idle.
+        """Run one iteration of one batch, the next in turn; others run meanwhile. Does nothing when idle.
 
         Prompts of requests that join a batch are computed first.
         """
@@ -376,7 +379,7 @@ class Engine(Served):
         )
 
     def stream(self, number: int) -> Iterator[Piece]:
-        """A request's tokens as they come; others are served meanwhile. Beam search speaks at its end.
+        """Yield a request's tokens as they come; others are served meanwhile. Beam search speaks at its end.
 
         The result stays available. A request that failed raises RequestError here.
         """

@@ -47,7 +47,7 @@ class _Reports:
         self._queue.put((instance, future))
 
     def next(self, timeout_s: float) -> Instance | None:
-        """The next one whose result was not yet requested; None if there is none in time."""
+        """Return the next one whose result was not yet requested; None if there is none in time."""
         with contextlib.suppress(Empty):
             while True:
                 instance, future = self._queue.get(timeout=timeout_s)
@@ -157,7 +157,7 @@ class Fleet(Served):
         return max((each.engine.advanced_s for each in self.here), default=0.0)
 
     def worked_s(self) -> dict[str, float]:
-        """Seconds that each worker has computed, as of the previous call; does not wait."""
+        """Return the seconds that each worker has computed, as of the previous call; does not wait."""
         return dict(item for each in self.here for item in each.worked_s().items())
 
     def records(self) -> list[Records | None]:
@@ -185,7 +185,10 @@ class Fleet(Served):
     # Engines come and go.
 
     def add(self, engine: Engine) -> int:
-        """One more, which gets requests from now on; its number. What was known of prefixes is forgotten."""
+        """Add an engine, which gets requests from now on, and return its number.
+
+        What was known of prefixes is forgotten.
+        """
         if engine.schedule.batches > self.batches:
             raise EngineError(
                 "fleet-too-many-batches",
@@ -333,7 +336,7 @@ class Fleet(Served):
     # Time passes.
 
     def step(self) -> Step:
-        """The next iteration that an engine has made. Does nothing when idle.
+        """Return the next iteration that an engine has made. Does nothing when idle.
 
         Batches are numbered over all instances: batch j of instance i is i * `batches` + j. Where an engine
         was lost or drained a step of size 0 lists the requests that `moved`.
@@ -392,7 +395,7 @@ class Fleet(Served):
                 self.step()
 
     def _pieces(self, number: int, delivered: Mapping[int, int]) -> list[Piece]:
-        """An iteration that is under way there is waited for."""
+        """Wait for an iteration that is under way there."""
         if (request := self._requests.get(number)) and request.local is not None:
             self._settle(self._there(request))
         if request := self._requests.get(number):

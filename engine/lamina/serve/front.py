@@ -113,7 +113,7 @@ class Front:
 
 
 def prefix_blocks(tokens: Ints) -> Ints:
-    """Ids of a prompt's whole blocks; each stands for all before it too."""
+    """Return the ids of a prompt's whole blocks; each stands for all before it too."""
     ids, chain = [], b""
     for first in range(0, len(tokens) - PREFIX_BLOCK + 1, PREFIX_BLOCK):
         block = tokens[first : first + PREFIX_BLOCK].tobytes()

@@ -99,7 +99,7 @@ class PromptQueue:
         return taken
 
     def landed(self, batch: int, failed: Mapping[int, str]) -> list[tuple[Request, str]]:
-        """An iteration has ended; requests that have not joined, and whose prompts it could not compute."""
+        """End an iteration; return the requests whose prompts it could not compute."""
         self._flying.pop(batch, None)
         failures = []
         for one in list(self._begun[batch].values()):
@@ -109,7 +109,7 @@ class PromptQueue:
         return failures
 
     def broken_off(self) -> list[Request]:
-        """Iterations come to nothing: those whose prompts they were to compute."""
+        """Return the requests whose prompts were to be computed by aborted iterations."""
         interrupted = [request for flying in self._flying.values() for request in flying]
         self._flying.clear()
         return interrupted
@@ -125,7 +125,7 @@ class PromptQueue:
                 self.add(request, batch, request.pool)
 
     def _suspect(self) -> Request | None:
-        """Workers may have been lost over its prompt: no other prompt is computed until it has joined."""
+        """Return the request to compute alone, over whose prompt workers may have been lost."""
         here = [request for waiting in self._waiting for request in waiting if request.setbacks >= ALONE]
         here += [
             one.request for begun in self._begun for one in begun.values() if one.request.setbacks >= ALONE

@@ -111,7 +111,7 @@ class BeamSearch:
         return [parent for parent, _ in chosen], [token for _, token in chosen]
 
     def best(self, n: int) -> list[Beam]:
-        """The n best, finished ones before those that still ran when the search was stopped."""
+        """Return the n best, finished ones before those that still ran when the search was stopped."""
         length = max(1, len(self.live[0]))
         running = [
             Beam(tokens, self._normalised(float(score), length))
@@ -191,7 +191,7 @@ class Piece:
 
 
 def pieces_of(ended: Mapping[int, Completion], delivered: Mapping[int, int]) -> list[Piece]:
-    """The last piece of each sequence that has ended and has not been delivered whole."""
+    """Return the last piece of each sequence that has ended and has not been delivered whole."""
     result = []
     for sample, done in ended.items():
         since = delivered.get(sample, 0)

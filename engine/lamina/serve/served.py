@@ -25,7 +25,7 @@ class Served(ABC):
 
     @abstractmethod
     def step(self) -> Step:
-        """The next iteration."""
+        """Return the next iteration."""
 
     @abstractmethod
     def _pieces(self, number: int, delivered: Mapping[int, int]) -> list[Piece]:
@@ -44,8 +44,8 @@ class Served(ABC):
         return self._results.pop(number)
 
     def made(self, number: int, since: int = 0) -> tuple[int, ...]:
-        """The tokens of a request's first sample so far, from one of them on. Of a beam search none before it
-        ends.
+        """Return the tokens of a request's first sample so far, from one of them on. Of a beam search none
+        before it ends.
         """
         self._require_known(number)
         return next((piece.tokens for piece in self._pieces(number, {0: since}) if not piece.sample), ())

@@ -136,7 +136,7 @@ def test_structs_lie_as_the_header_has_them(tmp_path: Path) -> None:
     assert [int(line) for line in reported.split()] == expected
 
 
-def test_the_segment_tells_where_it_is() -> None:
+def test_the_segment_reports_where_it_is() -> None:
     ring = segment()
     assert ring.address % 4096 == 0
     assert ctypes.string_at(ring.address, 8) == b"LAMHBN01"

@@ -121,7 +121,7 @@ def test_a_queue_pair_fails(
     expect_goes_on(ends, "softnic", receiver)
 
 
-def test_a_sender_that_waits_for_a_slot_hears_of_it(ends: Open, writers: dict[str, SoftWriter]) -> None:
+def test_a_sender_that_waits_for_a_slot_notices_it(ends: Open, writers: dict[str, SoftWriter]) -> None:
     sender, receiver = ends("softnic", slots=1)
     sender.send(b"x")
     assert receiver.ready(30)

@@ -98,7 +98,7 @@ def test_streamed_and_complete_answers_are_equal(complete: Any) -> None:
         assert messages == getattr(whole.choices[0].logprobs, name)
 
 
-def test_tells_log_probabilities(complete: Any, reference: Any, tokenizer: Any) -> None:
+def test_log_probabilities_are_reported(complete: Any, reference: Any, tokenizer: Any) -> None:
     reported = complete(max_tokens=6, temperature=0, logprobs=3)
     (expected,) = reference(PROMPT, max_tokens=6, logprobs=3)
     logprobs = reported.choices[0].logprobs

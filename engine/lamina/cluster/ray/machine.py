@@ -78,7 +78,7 @@ class RayMachine:
         return own_host()
 
     def cores(self, layout: Layout) -> list[int]:
-        """Different ones: nodes choose them when workers start. An EngineError if there is too little."""
+        """Return distinct numbers: nodes choose cores when workers start. An EngineError if there are too few."""
         self._require_open()
         kinds = [name.split()[0] for name in layout.names]
         require_room([self._slots.resource_of(kind) for kind in kinds])

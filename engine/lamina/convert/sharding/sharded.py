@@ -113,7 +113,9 @@ class Sharded:
         device: torch.device,
         capturing: Around = contextlib.nullcontext,
     ) -> list[BoundSlice]:
-        """Slices of "python" as those of "cudagraph"; both can be used. Captures are within `capturing`."""
+        """Convert slices of "python" to those of "cudagraph"; both can be used. Captures are within
+        `capturing`.
+        """
         self.whole.place_for("cudagraph", device)
         kinds = [piece.class_index for piece in self.whole.slices]
         programs = [self.programs[kinds[one.index]].program for one in bound]
