@@ -121,7 +121,7 @@ class Run:
         return frames.iterations(self._table)
 
     def plot(self) -> Picture:
-        """Tokens a second and time between tokens over time, as `laminabench replay --plot`."""
+        """Plot tokens a second and time between tokens over time, as `laminabench replay --plot` does."""
         return Picture(self._figure)
 
     def report(self, path: str | os.PathLike[str], *, title: str | None = None) -> Path:

@@ -142,7 +142,7 @@ class Device:
         return HourlyPrice(usd, "purchase", source, self.purchase.date)
 
     def varied(self) -> Device:
-        """Other hardware than the catalogue's: only what the user says it costs and draws is of this."""
+        """Return it as other hardware, for which only the power that the user gave is known."""
         watts = self.power_w if self.power_basis == "override" else None
         return replace(self, rent=None, purchase=None, power_w=watts)
 

@@ -54,7 +54,9 @@ class Draws:
         return (places + self._inside(rows * block)) / block
 
     def along(self, places: Int64) -> Float64:
-        """A uniform number for the request at each of these places (a permutation), even among neighbours."""
+        """Return a uniform number for the request at each of these places (a permutation), even among
+        neighbours.
+        """
         return self.stratified(-(-len(places) // NEIGHBOURS), NEIGHBOURS)[places]
 
     def restratified(self, values: Float64, rows: int, block: int) -> Float64:

@@ -128,7 +128,7 @@ def _gemms(profile: VidurProfile) -> Iterable[tuple[GemmKey, Curve]]:
 
 
 def _operators(profile: VidurProfile) -> Iterable[tuple[OperatorKey, Curve]]:
-    """Next to the GEMMs. vLLM's norms add as well: here, each has half of a layer's one addition."""
+    """Yield the small operators. vLLM's norms also add, so each has half of a layer's one addition."""
     for degree, columns in profile.operators.items():
         seconds = {
             "norm": (columns["input_layernorm"] + columns["post_attention_layernorm"] + columns["add"]) / 2,

@@ -107,7 +107,9 @@ def latent_kernel(path: Path) -> Samples:
 
 
 def vllm_latent_prompts(path: Path) -> Samples:
-    """A whole MLA module in bf16 for prompts, by heads from 8 on, rows and pairs; of long ones, from 1 ms."""
+    """Fit a whole MLA module in bf16 for prompts, by heads from 8 on, rows and pairs; of long ones, from
+    1 ms.
+    """
     table = _latent(path, "isl")
     plain = (table.kv_cache_dtype == "bfloat16") & (table.gemm_type == "bfloat16") & (table.latency >= 1)
     table = table[plain & (table.num_heads >= 8)]

@@ -53,7 +53,7 @@ class Room:
 
 
 def room_of(spec: Spec) -> Room:
-    """Whole blocks only; of all copies of a deployment together."""
+    """Return the KV tokens of all copies of a deployment, in whole blocks."""
     in_blocks = spec.tokens_per_pool // spec.block_tokens * spec.block_tokens
     begun = spec.copies * spec.batches * (spec.prompt_budget > 0)
     return Room(spec.copies * spec.pools, in_blocks, spec.copies * spec.max_requests, begun)

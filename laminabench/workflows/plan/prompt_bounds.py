@@ -21,8 +21,9 @@ def path_lines(prompts: PromptTables, requests: int) -> Iterator[Line]:
 
 
 def least_with_prompts(tables: Tables, cycles: float, tokens: float, read: float, work: Work) -> float:
-    """Seconds in which at least so many cycles can make so many tokens that read so many KV tokens, and
-    compute these prompts, whose rows share iterations with those of the tokens.
+    """Return the least seconds of so many cycles that make so many tokens, and compute these prompts.
+
+    The tokens read so many KV tokens; the prompts' rows share iterations with those of the tokens.
     """
     prompts = tables.prompts
     assert prompts is not None

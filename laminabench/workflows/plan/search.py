@@ -279,7 +279,7 @@ COST_MARGIN, TBT_MARGIN = 1.15, 1.22
 
 
 def undominated_on_samples(team: Team, rivals: Sequence[Candidate], known: Sequence[Candidate]) -> list[bool]:
-    """Which rivals may be on the front with the known ones, judged by parts of the trace."""
+    """Return which rivals may be on the front with the known ones, judged by parts of the trace."""
     remaining = [True] * len(rivals)
     for share in SHARES:
         part = team.stage.part(share)

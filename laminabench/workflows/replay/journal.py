@@ -217,7 +217,7 @@ def _identity(trace: Trace) -> JsonObject:
 
 
 def _there(directory: Path) -> str | None:
-    """Which Run is there, by its manifest's checksum; None if nothing is, and "" of anything else."""
+    """Return which Run is there, by its manifest's checksum; None if nothing is, and "" of anything else."""
     path = directory / MANIFEST
     if path.is_file():
         return sha256_of(path)
