@@ -58,7 +58,7 @@ def query(pip_audit: Path, pins: Path) -> list[dict[str, Any]] | None:
 
 
 def findings(packages: list[dict[str, Any]]) -> list[str]:
-    """A sentence for each vulnerability."""
+    """Return a sentence for each vulnerability."""
     return [
         f"{package['name']} {package['version']}: {each['id']}, fixed in "
         + (", ".join(each["fix_versions"]) or "no version yet")

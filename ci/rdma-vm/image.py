@@ -54,7 +54,7 @@ class Image:
 
 
 def image() -> Image:
-    """The image, built if there is none, and QEMU, installed if it is missing."""
+    """Return the image, built if there is none, and QEMU, installed if it is missing."""
     release = _release()
     _install(QEMU)
     folder = home() / "rdma-vm"

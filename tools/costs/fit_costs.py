@@ -182,7 +182,9 @@ def _cost_set(
     read_allreduce: Callable[[Device, int], Samples],
     allreduce_source: str,
 ) -> CostSet:
-    """The parts that the sets share: neither source alone measured both attention and small operators."""
+    """Return the parts that the sets share: neither source alone measured both attention and small
+    operators.
+    """
     return CostSet(
         name=name,
         title=title,

@@ -112,5 +112,5 @@ _MODULES = {"flash-attn": "flash_attn", "flashinfer": "flashinfer"}
 
 
 def installed(name: str) -> bool:
-    """Whether this implementation is installed; torch's own are."""
+    """Return whether this implementation is installed; torch's own are."""
     return name not in _MODULES or importlib.util.find_spec(_MODULES[name]) is not None

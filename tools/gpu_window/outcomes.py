@@ -59,7 +59,7 @@ def write_summary(place: Path, called: str, outcomes: Sequence[Outcome]) -> None
 
 
 def _rows(rows: Sequence[Mapping[str, Any]]) -> Sequence[str]:
-    """Facts as a table: of a spread its median; what is nested deeper is in the JSON."""
+    """Return the facts as a table: of a spread its median; what is nested deeper is in the JSON."""
     flat = [
         {
             key: value["median"] if isinstance(value, Mapping) and "median" in value else value

@@ -67,7 +67,7 @@ def folder_of(card: str) -> Path:
 
 
 def measure(name: str, *, quick: bool, folder: Path | None = None, watcher: Watcher = QUIET) -> Report:
-    """One step, in this process; what others left is in the folder."""
+    """Run one step in this process; what others left is in the folder."""
     if name not in STEPS:
         raise UserError("bench-gpu-step", f"there is no step '{name}'; {nearest(name, STEPS)}")
     if name == "tests":

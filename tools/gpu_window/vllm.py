@@ -107,7 +107,7 @@ def _memory(on: str) -> dict[str, float]:
 
 
 def _deployment(on: str) -> Deployment:
-    """The GPU at hand, whether the catalogue has it or not."""
+    """Return the GPU at hand, whether the catalogue has it or not."""
     if on != "cuda":
         return Deployment(Workers(device("cpu"), 1))
     card, total = torch.cuda.get_device_name(), float(torch.cuda.mem_get_info()[1])

@@ -118,7 +118,7 @@ def _measured(
 
 
 def _rate(engine: Engine, batch: int, context: int, steps: int) -> float:
-    """Tokens a second of a batch that is decoded from first to last."""
+    """Measure the tokens a second of a batch that is decoded from first to last."""
     for _ in range(batch):
         engine.submit(max(1, context - steps // 2), Sampling(max_tokens=steps))
     made, started = 0, time.perf_counter()
