@@ -71,7 +71,7 @@ def test_mixtures_of_experts_have_the_parameters_of_their_cards(name, billion, a
     assert active * 0.97 <= (shape.active_parameters - without) / 1e9 <= active * 1.07 + embedding / 1e9
 
 
-def test_experts_are_split_or_dealt_out():
+def test_experts_are_split_or_distributed():
     deepseek = model("deepseek-v3")
     whole = deepseek.weights().experts
     assert whole == 58 * 256 * 3 * 7168 * 2048

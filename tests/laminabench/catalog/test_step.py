@@ -61,7 +61,7 @@ def test_data_parallel_groups_have_their_share_of_rows_and_exchange_tokens():
 def test_shared_experts_overlap_routed_ones_at_few_rows(monkeypatch):
     shape = modelled("kimi-k2.5")
     alongside = model_step(SHEET, shape, H200, 8, [8, 512])
-    monkeypatch.setattr(step, "ROWS_BESIDE", 0)
+    monkeypatch.setattr(step, "OVERLAPPED_ROWS", 0)
     after = model_step(SHEET, shape, H200, 8, [8, 512])
     shared = 60 * 3 * 7168 * 256 * 2 / 4.8e12
     assert after.total_s - alongside.total_s == pytest.approx([shared, 0], rel=0.05)
@@ -107,7 +107,7 @@ def test_latent_attention_reads_one_vector_or_computes_with_all_heads():
     ],
 )
 def test_steps_are_what_the_tables_compose_to(name, on, layout, milliseconds, monkeypatch):
-    monkeypatch.setattr(step, "ROWS_BESIDE", 0)  # one kernel after the other, as that program has them
+    monkeypatch.setattr(step, "OVERLAPPED_ROWS", 0)  # one kernel after the other, as that program has them
     shape, batch = modelled(name), np.array([8.0, 64.0, 256.0])
     attention = decode_attention(TODAY, shape, device(on), layout.tp, batch)
     window = min(4096, shape.window.tokens) if shape.window else 0
@@ -138,7 +138,7 @@ def test_steps_are_what_the_tables_compose_to(name, on, layout, milliseconds, mo
 )
 def test_steps_of_a_model_that_no_table_has(name, on, splits, real_profiles, monkeypatch):
     """Without its matrices and its experts, and with a fit that has not seen these."""
-    monkeypatch.setattr(step, "ROWS_BESIDE", 0)
+    monkeypatch.setattr(step, "OVERLAPPED_ROWS", 0)
     shape, there, batch = modelled(name), device(on), np.array([8.0, 64.0, 256.0])
     known = (shape.hidden, shape.experts.intermediate, shape.experts.top_k, shape.experts.count)
     [tables] = tables_in(real_profiles / "aiconfigurator" / f"{on}_sxm", {})

@@ -205,7 +205,7 @@ def test_a_journal_that_makes_no_sense(refused: Any) -> None:
         refused("odd.journal is damaged", "replay", "--resume", "odd")
 
 
-def test_a_journal_whose_frames_are_whole_and_tell_what_cannot_be(shell: Any, cut_off: Any) -> None:
+def test_a_journal_with_impossible_contents_is_refused(shell: Any, cut_off: Any) -> None:
     """Each value of each kind of event in turn is another one; no CRC says so."""
     interrupted(shell, cut_off)
     path = Path("kept.journal")
@@ -254,7 +254,7 @@ def test_a_trace_that_has_changed(
     assert Path("kept", "run.json").is_file()
 
 
-def test_an_error_in_the_middle_tells_how_to_go_on(refused: Any, cut_off: Any, as_json: Any) -> None:
+def test_an_error_in_the_middle_explains_how_to_resume(refused: Any, cut_off: Any, as_json: Any) -> None:
     cut_off(3, OSError(28, "No space left on device"))
     refused("laminabench: go on with: laminabench replay --resume kept\n", *LIVE[:-1], "--out", "kept")
     cut_off(None)

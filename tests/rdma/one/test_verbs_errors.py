@@ -69,7 +69,7 @@ def expect_sends(sender: fhbn.Sender, peer: Any) -> None:
     ],
     ids=["our own", "the peer's"],
 )
-def test_a_receiver_hears_of_a_queue_pair_that_fails(
+def test_a_receiver_notices_a_queue_pair_that_fails(
     our_receiver: OurReceiver, new_peer: Callable[[], Any], fail: Callable[[Any], None], sentence: str
 ) -> None:
     peer = new_peer()
@@ -90,7 +90,7 @@ def test_a_receiver_hears_of_a_queue_pair_that_fails(
     ],
     ids=["our own", "the peer's", "memory withdrawn"],
 )
-def test_a_sender_hears_of_a_queue_pair_that_fails(
+def test_a_sender_notices_a_queue_pair_that_fails(
     our_sender: OurSender, new_peer: Callable[[], Any], sent: int, fail: Callable[[Any], None], sentence: str
 ) -> None:
     peer = new_peer()

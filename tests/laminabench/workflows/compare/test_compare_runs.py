@@ -87,7 +87,7 @@ def test_rounds_that_differ_have_an_interval(save_run: SaveRun) -> None:
     assert compared.sides[1].estimates["throughput"].exact
 
 
-def test_rounds_that_are_all_the_same_do_not_tell_how_sure_they_are(save_run: SaveRun) -> None:
+def test_identical_rounds_give_no_confidence_interval(save_run: SaveRun) -> None:
     """As where every token was in time: 100 % in three rounds is not 100 % for certain."""
     paths = [save_run(name, backend="live", slo_tbt_ms=1e6) for name in ("one", "two", "three")]
     compared, _ = compare_runs([*paths, save_run("other", batches=2, slo_tbt_ms=1e6)])

@@ -90,7 +90,7 @@ def test_tokens_are_counted_by_the_best_that_an_event_says(
 
 
 @given(st.integers(0, 1000), st.integers(1, 50))
-def test_tokens_are_dealt_evenly_and_none_is_lost(tokens: int, chunks: int) -> None:
+def test_tokens_are_split_evenly_and_none_is_lost(tokens: int, chunks: int) -> None:
     result = split_evenly(tokens, chunks)
     assert sum(result) == tokens
     assert max(result) - min(result) <= 1
