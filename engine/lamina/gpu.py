@@ -97,12 +97,12 @@ Stream: TypeAlias = "torch.cuda.Stream | HostStream"
 
 
 def current_stream(place: torch.device) -> Stream:
-    """Torch's, of this device."""
+    """Return torch's stream of this device."""
     return torch.cuda.current_stream(place) if place.type == "cuda" else HostStream()
 
 
 def launch(name: str, place: torch.device, *arguments: object) -> None:
-    """A call of the library that puts work on the device's current stream, which is its last argument."""
+    """Call a function of the library that puts work on the current stream, its last argument."""
     with current(place):
         cuda_library.call(name, *arguments, current_stream(place).cuda_stream)
 

@@ -147,7 +147,7 @@ class CudaAttentionWorker(Heads):
     def plan(
         self, slab: Slab, requests: NDArray[np.int64], rows: int | None = None, *, space: int = 0
     ) -> None:
-        """Once an iteration, for each space: the requests whose tokens, newest included, the following calls
+        """Plan an iteration in each space: the requests whose tokens, newest included, the following calls
         attend to.
         """
         self.plan_lists(*slab.lists(requests), rows, space=space)
@@ -216,7 +216,7 @@ class CudaAttentionWorker(Heads):
         return self.finish(layer, *kv)
 
     def partial(self, layer: int, q: Tensor) -> tuple[Tensor, Tensor]:
-        """Over all planned tokens: the output and the log of the softmax's denominator, both float32."""
+        """Attend to all planned tokens; return output and log of the softmax's denominator, in float32."""
         self.check(self.requests, q)
         known = self._layers[layer]
         out = self._empty((self.requests, self.heads, self.value_dim), torch.float32)
@@ -254,7 +254,7 @@ class CudaAttentionWorker(Heads):
         self._launch("append", known.attention, known.arena, k_at, v_at, where_at, len(where))
 
     def _launch(self, name: str, *arguments: object) -> None:
-        """A call that puts work on the current stream."""
+        """Call a function that puts work on the current stream."""
         gpu.launch(name, self.device, *arguments)
 
     def _lists(self, space: int) -> ctypes.Structure:

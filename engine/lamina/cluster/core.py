@@ -103,7 +103,7 @@ class ClusterCore:
             return core.measure(max_sequences)
 
     def _prepare(self, options: CoreOptions, layout: Layout, max_sequences: int) -> None:
-        """All that can be refused before anything big is loaded."""
+        """Refuse what can be refused before anything big is loaded."""
         facts, self.layout = self.facts, layout
         if layout.prefill_workers and options.decode_only:
             raise EngineError(
@@ -292,7 +292,7 @@ class ClusterCore:
         )
 
     def scale(self, to: Scaled) -> None:
-        """Deal attention out anew, while nothing is under way. The KV memory is empty then: all batches
+        """Distribute attention anew, while nothing is under way. The KV memory is empty then: all batches
         have to be launched with their snapshots. Raises LostError if workers are lost meanwhile: regroup().
         """
         self.layout, self._partition, self._device_tokens = to.layout, to.partition, to.device_tokens

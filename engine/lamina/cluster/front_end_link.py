@@ -73,7 +73,7 @@ class FrontEndLink:
             timeout_s = 0.0
 
     def left_over(self) -> list[messages.Plan]:
-        """Plans that have come and were not begun, in the order in which they were made."""
+        """Return the plans that have come and were not begun, in order."""
         plans, self._plans = sorted(self._plans.values(), key=lambda plan: plan.cycle), {}
         return plans
 

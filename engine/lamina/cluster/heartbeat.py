@@ -56,7 +56,7 @@ class Heartbeat:
         threading.Thread(target=self._answer, daemon=True).start()
 
     def start(self, kind: str, work: float = 1.0) -> None:
-        """A piece of work begins, so much of its kind."""
+        """Begin a piece of work, so much of its kind."""
         self._since = kind, work, time.monotonic(), time.thread_time()
 
     def stop(self) -> None:
@@ -111,7 +111,7 @@ class Effort:
         now: Callable[[], float] = time.monotonic,
         sampled: Callable[[], tuple[float, bool]] | None = None,
     ) -> None:
-        """For the calling thread. `sampled`: seconds of a core that it had, and whether it wants one now."""
+        """Report for the calling thread. `sampled`: its seconds of a core, and whether it wants one now."""
         self._now = now
         self._sampled = sampled or partial(_sampled, threading.get_ident(), threading.get_native_id())
         self._looked, self._computed_s, self._blocked_s = now(), 0.0, 0.0
@@ -191,7 +191,7 @@ class HeartbeatMonitor:
             self._answer_s = ANSWER_S
 
     def look(self) -> dict[int, str]:
-        """Ask all that have answered; of those that cannot go on, why. It does not wait."""
+        """Query all workers that have answered, without waiting; return why, for those that have failed."""
         result: dict[int, str] = {}
         now = self._now()
         # A front end without a core itself cannot tell how long the others were silent.

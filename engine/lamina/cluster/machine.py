@@ -62,7 +62,7 @@ class Replaced(NamedTuple):
 
 
 class Machine:
-    """Starts workers on this machine.
+    """This machine, on which workers are started.
 
     Importing torch takes seconds and converting a model one: both are done once, in a process that workers
     are forked from, and weights are in memory once however many replicas there are. It ends with this object,

@@ -126,7 +126,7 @@ class AttentionChannels(Channels[int]):
         return within(heads, own), within(kv_of(heads), kv_of(own))
 
     def send(self, routes: Sequence[Route], q: Tensor | None, kv: Sequence[Tensor] | None) -> None:
-        """A layer's tensors, or some of them, to all workers that have a part in it."""
+        """Send a layer's tensors, or some of them, to all workers that have a part in it."""
         for route in routes:
             parts = [] if q is None else [self._part(q, route.rows, route.heads)]
             parts += [] if kv is None else [self._part(tensor, route.rows, route.kv_heads) for tensor in kv]

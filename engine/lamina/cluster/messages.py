@@ -92,7 +92,7 @@ class WorkerConfig:
 
     @property
     def process(self) -> str:
-        """Workers of which this is the same are threads of one process."""
+        """A key of the process: workers with equal keys are threads of one."""
         return self.device if self.layout.together and is_gpu(self.device) else self.name
 
     @property
@@ -260,13 +260,13 @@ class Activity(Message):
 
 
 class Convert(Message):
-    """Cut the model at its attention operators; answered by ModelFacts."""
+    """A request to cut the model at its attention operators; answered by ModelFacts."""
 
     model: ModelSource
 
 
 class Start(Message):
-    """Fork workers; answered by Started."""
+    """A request to fork workers; answered by Started."""
 
     model: ModelSource
     configs: list[WorkerConfig]

@@ -193,7 +193,7 @@ class ModelRole:
         return frozenset({pool})
 
     def _compute(self, current: BatchState, plan: Plan, call: Call) -> None:
-        """Tokens of prompts that go through the slices together; their KV goes to those that want it."""
+        """Compute tokens of prompts together; their KV goes to the attention workers that want it."""
         assert self._prefill
         some = []
         for part in call:

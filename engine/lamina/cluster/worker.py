@@ -80,7 +80,7 @@ class Together:
         self._met[name] = role, epoch
 
     def part(self, name: str) -> None:
-        """One hangs up, for which it waits for the GPU: so nothing of the others may wait there for it."""
+        """Hang up one worker, which waits for the GPU: nothing of the others may wait there for it."""
         own, epoch = self._met[name]
         for role, met in list(self._met.values()):
             if role is not own and met <= epoch:

@@ -48,7 +48,7 @@ E = TypeVar("E", messages.Listening, messages.Ready)
 
 
 class WorkerPool:
-    """Started when it is made. close() ends it; forgotten without, its workers hang up by themselves."""
+    """The workers of an engine. close() ends them; without it they hang up by themselves."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class WorkerPool:
         self._gather(missing)
 
     def become(self, configs: Sequence[WorkerConfig]) -> None:
-        """Others from the next meeting on; model workers go on as they are."""
+        """Replace attention workers from the next meeting on; model workers continue."""
         stay = {number for number, config in enumerate(configs) if config.kind == "model"}
         self._dismiss(set(range(len(self.names))) - stay)
         self._configs, self.names = list(configs), [config.name for config in configs]
@@ -116,7 +116,7 @@ class WorkerPool:
         return result
 
     def _dismiss(self, numbers: Collection[int]) -> None:
-        """They are no more, whatever they were doing; nor are others in their processes."""
+        """End these workers, and the others in their processes."""
         ending = {self._configs[number].process for number in numbers}
         numbers = [number for number, config in enumerate(self._configs) if config.process in ending]
         self._replaced |= set(numbers)

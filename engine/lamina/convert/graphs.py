@@ -90,7 +90,7 @@ class _Captured:
 
 @dataclass(frozen=True)
 class _Ticket:
-    """Which run of which graphs a state belongs to."""
+    """The run and the graphs that a state belongs to."""
 
     captured: _Captured
     batch: int
@@ -185,7 +185,7 @@ _own = _Own()
 
 
 def warm_up(run: Callable[[], object], device: torch.device) -> None:
-    """So that libraries have chosen their kernels and made their workspaces; not on the stream in use."""
+    """Run once, so that libraries choose kernels and make workspaces; not on the stream in use."""
     if device.type != "cuda":
         return
     side = _own.stream(device)
@@ -245,7 +245,7 @@ def graphed(
 
 
 def require_gpu(device: torch.device) -> None:
-    """A ConversionError unless graphs can be captured there."""
+    """Raise a ConversionError unless graphs can be captured there."""
     if device.type == "cuda" and torch.cuda.is_available():
         return
     with contextlib.suppress(CudaError):

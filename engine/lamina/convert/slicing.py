@@ -78,7 +78,7 @@ def _classify(slices: list[Slice]) -> Classified:
 
 
 class _Builder:
-    """Writes the program of one slice."""
+    """A writer of one slice's program."""
 
     def __init__(
         self, traced: Traced, parts: Partition, order: dict[fx.Node, int], members: set[fx.Node], index: int

@@ -54,7 +54,7 @@ class End(Protocol):
         """The first message that the receiver has not released: all before it are done with."""
 
     def close(self) -> None:
-        """Say that there will be nothing more. What was sent can still be received."""
+        """Announce that there will be nothing more. What was sent can still be received."""
 
 
 class Sender(End, Protocol):

@@ -202,7 +202,7 @@ class Control:
         return message
 
     def refuse(self, sentence: str, deadline: Deadline) -> None:
-        """Tell the peer, which waits for another message, that it will not come, and why."""
+        """Notify the peer, which waits for another message, that it will not come, and why."""
         self.send_message({"refused": sentence}, deadline)
 
     def receive(self, deadline: Deadline) -> bytes:

@@ -69,7 +69,7 @@ class Watch:
             self._thread.join(STOP_S)
 
     def close(self) -> None:
-        """Let go of what was watched."""
+        """Release what was watched."""
         self._opened.close()
 
 
@@ -257,7 +257,7 @@ class _DeviceEnd:
                 self._nic.poll(stream or gpu.current_stream(self.device))
 
     def abort(self) -> None:
-        """The peer has ended: end the waits for it, once all that it had published is received.
+        """End the waits for a peer that has ended, once all that it had published is received.
 
         Called when the peer's process ends, if one of `watched` tells of it, as on a link they do.
         """

@@ -65,7 +65,7 @@ def engine(name: str) -> Engine:
 
 
 def require_network(network: str) -> None:
-    """ValueError unless it names an engine, or leaves the choice to us."""
+    """Raise a ValueError unless it names an engine, or leaves the choice to us."""
     if network not in names():
         raise ValueError(f"network '{network}' is unknown: give one of {', '.join(names())}")
 

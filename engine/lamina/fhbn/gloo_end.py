@@ -64,7 +64,7 @@ class GlooEnd(GroupEnd):
         self._goodbye_work = self._expect(self._goodbye, GOODBYE)
 
     def _expect(self, tensor: Any, tag: int) -> Any:
-        """Let gloo write the next message of this tag into the tensor."""
+        """Have gloo write the next message of this tag into the tensor."""
         return self._group.recv([tensor], self._other, tag)
 
     def _wait(self, work: Any, deadline: Deadline, late: str) -> None:
@@ -101,7 +101,7 @@ class GlooEnd(GroupEnd):
         del group
 
     def _forget(self) -> None:
-        """Let go of what gloo has not done yet."""
+        """Abandon what gloo has not done yet."""
         self._goodbye_work = None
 
     def __del__(self) -> None:
@@ -289,7 +289,7 @@ class GlooMessage(RetainedMessage):
 
 
 class GlooSender(GlooEnd):
-    """Sends a small message at once, a large one as a header and a body.
+    """A sender of a small message at once, a large one as a header and a body.
 
     gloo sends nothing before the other side has posted a buffer, so that the receiver's free slots are
     this end's credits without another word. A `send` that timed out has broken the channel.

@@ -227,7 +227,7 @@ class Link:
 
 
 def _on_a_device(kind: type[AnyEnd], device: str, chosen: str) -> End[AnyEnd]:
-    """Makes an end over a ring or, where a NIC has one of its own at each end, over its mirror."""
+    """Make an end over a ring or, where a NIC has one of its own at each end, over its mirror."""
 
     def make(control: Control, spec: ChannelSpec, deadline: Deadline) -> AnyEnd:
         over: Any = engine(chosen)

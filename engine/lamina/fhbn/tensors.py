@@ -50,7 +50,7 @@ class DeviceMessage:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        """Its slot was released."""
+        """Mark its slot as released."""
 
 
 def views(message: Message | DeviceMessage, *parts: Part) -> list[Tensor]:

@@ -54,7 +54,7 @@ class Spans:
 
 
 class Framing:
-    """Makes and checks the headers of one channel."""
+    """Headers of one channel, made and checked of one channel."""
 
     def __init__(self, spec: ChannelSpec, peer: str, most_inline: int = MOST_INLINE) -> None:
         self.peer = peer
@@ -141,13 +141,13 @@ class ControlStore(Store):
         self.error: BaseException | None = None
 
     def set(self, key: str, value: bytes | str) -> None:
-        """Known on both sides from now on."""
+        """Publish a value to both sides."""
         value = value.encode() if isinstance(value, str) else bytes(value)
         self._values[key] = value
         self._noting(lambda: self._control.send_message({"key": key, "value": value}, self._deadline))
 
     def get(self, key: str) -> bytes:
-        """Waits until it was set."""
+        """Wait until it was set."""
         self._noting(lambda: self._wait_for(key))
         return self._values[key]
 
@@ -222,7 +222,7 @@ def flat_bytes(tensor: Any) -> Any:
 
 
 class GroupEnd:
-    """Its state. What began and did not come to its end leaves it broken, as these libraries are then."""
+    """The state of a channel. What began and did not end leaves it broken, as these libraries are then."""
 
     engine: str
     _group: Any = None  # until it is made, and when it is closed

@@ -39,7 +39,7 @@ class _Form:
         }
 
     def resume(self, created: int) -> None:
-        """Go on with an answer that was begun at this time."""
+        """Continue an answer that was begun at this time."""
         self._head["created"] = created
 
     def empty_chunk(self) -> answers.Chunk:
@@ -272,7 +272,7 @@ class Answering:
 
     @property
     def overrun(self) -> bool:
-        """Its client has left too much unread."""
+        """Whether its client has left too much unread."""
         return self._unsent > MOST_UNSENT
 
     def _wake(self) -> None:

@@ -269,7 +269,7 @@ def _checked(data: bytes, model: type[Body]) -> Body:
 
 
 def require_simple(data: bytes) -> None:
-    """An ApiError if it has more lists, texts or values than a request can have; what texts say is free."""
+    """Raise an ApiError if it has more lists, texts or values than a request can have."""
     lists = texts = values = at = 0
     while at < len(data):
         text = data.find(b'"', at)
@@ -286,7 +286,7 @@ def require_simple(data: bytes) -> None:
 
 
 def _end_of_text(data: bytes, at: int) -> int:
-    """Behind the quote that ends it."""
+    """Return the position after the closing quote."""
     while (quote := data.find(b'"', at)) >= 0:
         before = data[at:quote]
         at = quote + 1

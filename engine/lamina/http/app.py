@@ -118,7 +118,7 @@ def _add_endpoints(app: FastAPI, service: Service) -> None:
 
     @app.get("/metrics", response_class=Response, responses=shown)
     async def metrics(request: Request) -> Response:
-        """Counters, gauges and histograms, as OpenMetrics where that is accepted."""
+        """Return counters, gauges and histograms, as OpenMetrics where that is accepted."""
         # A scraper may send the field more than once.
         accept = ",".join(request.headers.getlist("accept"))
         page, content_type = service.meter.page(service.driver, accept)

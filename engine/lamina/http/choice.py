@@ -1,4 +1,4 @@
-"""One of the sequences that a request asks for: from its tokens to text, log-probabilities and an end."""
+"""One of the sequences of a request: from its tokens to text, log-probabilities and an end."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def json_safe(logprob: float) -> float:
 
 
 class Detokenizer:
-    """Adds up to what decoding all tokens at once gives.
+    """A decoder of tokens to text piece by piece, whose sum is the text of all tokens at once.
 
     A token's text depends on its neighbours: a few tokens before a new one are decoded with it. A character
     may be spread over several tokens: it is sent once it is whole.
@@ -209,7 +209,7 @@ class Detokenizer:
 
 
 class StopStrings:
-    """Holds back text that may be the beginning of a stop string, and finds the first that is whole."""
+    """A filter that holds back text which may begin a stop string, and finds the first whole one."""
 
     def __init__(self, stops: Sequence[str], *, include: bool = False) -> None:
         self._stops, self._include = stops, include

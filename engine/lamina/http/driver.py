@@ -41,7 +41,7 @@ class Update:
 
 
 class Observer(Protocol):
-    """Keeps count of what happens, in the driver's thread; it must not take long."""
+    """A counter of events in the driver's thread; its methods must be quick."""
 
     def stepped(self, step: Step) -> None: ...
     def reported(self, ticket: Ticket, tokens: int, at_s: float) -> None: ...
@@ -112,7 +112,7 @@ class Driver:
         return not self._thread.is_alive()
 
     def submit(self, tickets: Sequence[Ticket]) -> None:
-        """Let them wait for their turn, all or none; a FullError if too many wait, a ClosedError at the
+        """Queue them, all or none; a FullError if too many wait, a ClosedError at the
         end.
         """
         with self._wake:

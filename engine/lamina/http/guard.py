@@ -25,7 +25,7 @@ CLOSE = {"Connection": "close"}
 
 
 class Guard:
-    """Refuses before anything is read, and counts answers."""
+    """A guard that refuses requests before anything is read, and counts answers."""
 
     def __init__(self, app: App, service: Service) -> None:
         self._app, self._service = app, service
@@ -64,7 +64,7 @@ class Guard:
             body.let_go()
 
     def _require_name(self, headers: list[tuple[bytes, bytes]]) -> None:
-        """A page of elsewhere, whose name was made to lead a browser here, still has that name."""
+        """Refuse other host names: a page from elsewhere may have made its name lead a browser here."""
         if self._names is None:
             return
         for name, value in headers:

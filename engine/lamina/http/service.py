@@ -77,7 +77,7 @@ class Histogram:
 
 
 class Meter:
-    """Keeps count. One thread adds, and another reads now and then: what it reads may be a step old."""
+    """Counters that one thread adds to and another reads; what it reads may be a step old."""
 
     def __init__(self, engine: Engines) -> None:
         self._engine = engine
@@ -284,7 +284,7 @@ class Service:
             self.recorder.resume()
 
     def _deliver(self, updates: list[Update]) -> None:
-        """Once a step, from the driver's thread."""
+        """Update the metrics once a step, from the driver's thread."""
         assert self._loop is not None
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._spread, updates)

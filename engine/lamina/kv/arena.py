@@ -489,7 +489,7 @@ def _managed_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.dev
 
 
 def require_room_for_managed(nbytes: int, free: int) -> None:
-    """An ArenaError for more managed memory than a GPU has free, unless the environment allows it."""
+    """Raise an ArenaError for more managed memory than a GPU has free, unless the environment allows it."""
     if nbytes > free and os.environ.get(BEYOND_FREE) != "1":
         raise ArenaError(
             "arena-managed-beyond-free",

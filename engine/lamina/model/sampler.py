@@ -51,7 +51,7 @@ def likeliest(logits: torch.Tensor) -> torch.Tensor:
 
 @cache
 def _choosing(dtype: torch.dtype) -> Callable[[int, int, int, int], None] | None:
-    """Native code for these numbers: it has data_ptr() of logits and tokens, and how many there are."""
+    """Sample by native code: it has data_ptr() of logits and tokens, and how many there are."""
     if dtype not in (torch.float32, torch.bfloat16, torch.float16):
         return None
     return Rowwise(str(dtype).removeprefix("torch.")).choose

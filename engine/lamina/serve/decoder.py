@@ -80,7 +80,7 @@ class Decoder:
         return sum(counts)
 
     def dropped(self) -> NDArray[np.int64]:
-        """Tell attention workers to expect these sequences no more: names and pools."""
+        """Make attention workers no longer expect these sequences: names and pools."""
         if not self._dropped:
             return NO_PAIRS
         dropped, self._dropped = self._dropped, []
@@ -112,7 +112,7 @@ class Decoder:
             self._searching[request.number] = request
 
     def _give_names(self, request: Request, pool: int) -> None:
-        """New ones, for KV that does not exist yet."""
+        """Make new names, for KV that does not exist yet."""
         if request.number not in self._by_number:
             self._open(request)
         request.pool = pool
@@ -135,7 +135,7 @@ class Decoder:
         return name, parent, len(request.prompt) - 1, text
 
     def park(self, request: Request) -> None:
-        """The request makes room: its KV goes, its tokens stay."""
+        """Preempt the request: its KV is released, its tokens stay."""
         self._leave(request.batch, request.rows)
         self._searching.pop(request.number, None)
         request.preemptions += 1
@@ -148,7 +148,7 @@ class Decoder:
         return bool(np.isin(request.rows, self._table.batches[request.batch]).any())
 
     def forget(self) -> None:
-        """All workers have lost all KV: they need not know which sequences left."""
+        """Forget departures: all workers have lost all KV, so they need not know which sequences left."""
         self._builders = [DeltaBuilder() for _ in self._builders]
 
     def launch(self, batch: int, *, computes: bool = False) -> BatchDelta:
@@ -267,7 +267,7 @@ class Decoder:
         return by_number
 
     def end(self, request: Request, reason: FinishReason) -> None:
-        """Whatever of the request still runs ends as it is. One in flight keeps its rows until it lands."""
+        """End what still runs of the request. Rows in flight stay until they land."""
         self._by_number.pop(request.number, None)
         self._searching.pop(request.number, None)
         if request.search:
@@ -342,7 +342,7 @@ class Decoder:
         return rows[ended]
 
     def _search(self, request: Request, rows: NDArray[np.int64], choice: Choice) -> None:
-        """A step of a beam search: beams take over the KV of those they continue, without a copy."""
+        """Take a step of a beam search: beams take over the KV of those they continue, without a copy."""
         search, revealed = request.search, choice.revealed
         assert search is not None
         assert revealed is not None
@@ -394,7 +394,7 @@ class Decoder:
         return Completion(tokens, reason, self._logprobs.of(row))
 
     def _leave(self, batch: int, rows: list[int]) -> None:
-        """Out of the batch, and their KV with them."""
+        """Remove requests from the batch, with their KV."""
         if rows:
             self._builders[batch].leave(self._table.name[rows])
             self._table.leave(batch, rows)

@@ -164,7 +164,7 @@ class Engine(Served):
                 self.inject_fault(worker, how)
 
     def scale(self, *, attention_workers: int) -> None:
-        """Go on with another number of attention workers, each with as much memory as one had before.
+        """Continue with another number of attention workers, each with as much memory as one had before.
 
         What is under way ends first. Then every running request is preempted once, and begins again where
         most memory is free: its KV is computed again from its prompt and tokens. No token is lost.
@@ -247,7 +247,7 @@ class Engine(Served):
         made: Sequence[int] = (),
         priority: int | None = None,
     ) -> int:
-        """Let a request wait for its turn; its number. Raises RequestError when it can never be served.
+        """Queue a request and return its number; a RequestError if it can never be served.
 
         `prompt` is token ids, or for a decode-only engine how many there are meant to be: such requests start
         with made-up KV, their tokens mean nothing, and no end token ends them. `made` are tokens that it has

@@ -227,7 +227,7 @@ class Fleet(Served):
         self._elsewhere(moved)
 
     def reopen(self, number: int) -> None:
-        """One that was drained gets requests again."""
+        """Give requests again to an engine that was drained."""
         self._front.open(self._instance(number), to_requests=True)
 
     def inject_fault(self, worker: str, how: str = "kill") -> None:
@@ -264,7 +264,7 @@ class Fleet(Served):
         made: Sequence[int] = (),
         prefix: Sequence[int] | Ints | None = None,
     ) -> int:
-        """Let a request wait for its turn; its number. As the engine's.
+        """Queue a request and return its number, as Engine.submit does.
 
         `prefix` are ids of the prompt's leading blocks, where they are known; else they are made of its
         tokens, for a router that asks for them.
@@ -424,7 +424,7 @@ class Fleet(Served):
             self._fail(request, "no engine that is left has room for it")
 
     def _send_on(self, instance: Instance) -> None:
-        """One that rests takes in what has come, and makes its next iteration, if there is one."""
+        """Let an idle engine accept new requests and run its next iteration, if there is one."""
         if instance.future:
             return
         coming, instance.coming = instance.coming, []
@@ -472,7 +472,7 @@ class Fleet(Served):
         self._steps.append(step)
 
     def _lose(self, instance: Instance, error: Exception, more: Sequence[Routed] = ()) -> None:
-        """An engine that cannot go on. What it had goes on elsewhere, and so do `more` that it had not."""
+        """Drop an engine that has failed; its requests, and `more`, continue on other engines."""
         noticed_s, number, why = time.monotonic(), instance.number, f"instance {instance.number}: {error}"
         self.faults += instance.faults()
         self._front.open(instance, to_requests=False)
@@ -553,7 +553,7 @@ class Fleet(Served):
             self._steps.append(step)
 
     def _settled(self, numbers: set[int]) -> None:
-        """These run again, or have ended: whether losses are over."""
+        """End losses whose requests all run again or have ended."""
         for loss in self._losses:
             loss.moving -= numbers
             if not loss.moving:

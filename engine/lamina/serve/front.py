@@ -47,7 +47,7 @@ class Front:
         return self._name == "prefix" or self._choose is not None
 
     def serve(self, instances: Sequence[Instance], requests: Iterable[Routed]) -> None:
-        """These are there from now on, and have these requests."""
+        """Set the instances, and the requests that they have."""
         self._instances = list(instances)
         limits = [(each.engine.kv_tokens, each.engine.max_sequences) for each in instances]
         self.router = Router(self._name, limits, global_queue=self._global)

@@ -147,7 +147,7 @@ class PromptQueue:
             taken.joining.append(request)
 
     def _begin(self, batch: int, place: int, waiting: list[Request], taken: Taken) -> None:
-        """The first one that is too long for one iteration."""
+        """Take the first prompt that is too long for one iteration."""
         for request in list(waiting):
             if taken.tokens + self._chunk > self._tokens:
                 return

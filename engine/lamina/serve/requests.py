@@ -36,7 +36,7 @@ class LogprobTable:
         self._rows[row] = most, []
 
     def record(self, rows: NDArray[np.int64], revealed: Revealed, which: NDArray[np.intp]) -> None:
-        """The batch's rows have their next tokens. Beams also reveal which ones continue (`which`)."""
+        """Record the next tokens of the batch's rows, and of beams which ones continue (`which`)."""
         own_rows = rows[revealed.rows[which]]
         parts = (own_rows, revealed.chosen[which], revealed.tokens[which], revealed.logs[which])
         for row, own, ids, logs in zip(*(part.tolist() for part in parts), strict=True):

@@ -86,7 +86,7 @@ class SequenceTable:
         self.batches[batch] = here[staying(here, np.array(rows, np.int64))]
 
     def close(self, rows: list[int]) -> None:
-        """The sequences are over: their rows may be others'."""
+        """Free the rows of sequences that have ended."""
         self._spare.extend(rows)
 
     def record(self, rows: NDArray[np.int64], tokens: NDArray[np.int64]) -> NDArray[np.bool_]:

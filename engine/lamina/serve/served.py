@@ -63,7 +63,7 @@ class Served(ABC):
             raise unknown(number)
 
     def _require_no_failure(self, number: int) -> None:
-        """A RequestError for a request that ended with one, as long as its result is here."""
+        """Raise a RequestError for a request that ended with one, as long as its result is here."""
         result = self._results.get(number)
         if result and result.error:
             raise RequestError("request-failed", f"request {number} failed: {result.error}")
@@ -74,7 +74,7 @@ def unknown(number: int) -> KeyError:
 
 
 def require_harm(worker: str, how: str, workers: Sequence[str]) -> None:
-    """An EngineError where there is no such worker, or no such harm."""
+    """Raise an EngineError if there is no such worker or fault."""
     if worker not in workers:
         there = ", ".join(workers) or "none"
         raise EngineError("engine-worker-unknown", f"no worker is called '{worker}': there are {there}")

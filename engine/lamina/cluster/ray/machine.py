@@ -52,7 +52,7 @@ class _Started:
 
 
 class RayMachine:
-    """Starts workers in a Ray cluster, each in a placement group's bundle.
+    """A Ray cluster, in which workers are started, each in a placement group's bundle.
 
     As a Machine does for this machine; a worker's handle is a number of this object's own.
     Actors whose worker's engine was closed stay, with torch and the model's weights, for the next engine, and
@@ -78,7 +78,7 @@ class RayMachine:
         return own_host()
 
     def cores(self, layout: Layout) -> list[int]:
-        """Return distinct numbers: nodes choose cores when workers start. An EngineError if there are too few."""
+        """Return distinct numbers: nodes choose cores later. An EngineError if there are too few."""
         self._require_open()
         kinds = [name.split()[0] for name in layout.names]
         require_room([self._slots.resource_of(kind) for kind in kinds])
