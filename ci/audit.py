@@ -1,4 +1,4 @@
-"""Ask for known vulnerabilities of all versions that are pinned: `make audit`, and a step of CI.
+"""Query known vulnerabilities of all versions that are pinned: `make audit`, and a step of CI.
 
 Fails on a finding, with its name and fixed version. If no index answers, it says so and succeeds:
 there is no network, or an index that does not know of vulnerabilities.

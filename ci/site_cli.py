@@ -53,7 +53,7 @@ def _page(command: click.Command, context: click.Context) -> str:
 
 
 def _body(command: click.Command, context: click.Context) -> list[str]:
-    """Usage, what it does, arguments and options."""
+    """Return a command's usage, description, arguments and options."""
     usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
     lines = ["```text", usage, "```", "", *_help_lines(command.help or "")]
     for title, rows in _options(command, context).items():

@@ -31,11 +31,11 @@ IMAGES_RETAINED = 2  # images: of another checkout, or before a change
 
 
 class UnavailableError(Exception):
-    """There cannot be such a machine here; the sentence says why, and what to do."""
+    """An error: there cannot be such a machine here; the sentence says why, and what to do."""
 
 
 class BuildError(Exception):
-    """There could be such a machine here, and building it has failed."""
+    """An error: there could be such a machine here, and building it has failed."""
 
 
 @dataclass(frozen=True)

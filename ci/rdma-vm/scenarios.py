@@ -83,7 +83,7 @@ def _cables(folder: Path, end: str) -> tuple[str, ...]:
 
 
 def _wait_for(machine: Machine, *sockets: Path) -> None:
-    """Until QEMU listens there."""
+    """Wait until QEMU listens there."""
     while not all(path.is_socket() for path in sockets):
         if not machine.running() or machine.age_s > BOOT_S:
             raise StrangeEndError(f"QEMU did not start: {machine.last_words()}")

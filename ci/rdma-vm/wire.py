@@ -48,7 +48,7 @@ class Monitor:
 
 
 class Wire:
-    """Listens to one machine, in a thread, for as long as both live."""
+    """A listener to one machine, in a thread, for as long as both live."""
 
     def __init__(self, near: Path, far: Path) -> None:
         self._monitors = {"here": Monitor(near / "qmp"), "there": Monitor(far / "qmp")}

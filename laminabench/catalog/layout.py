@@ -50,7 +50,7 @@ class Layout:
 
     @property
     def expert_tp(self) -> int:
-        """Over how many devices each expert is split."""
+        """The number of devices over which each expert is split."""
         return self.stage // self.ep
 
     @property

@@ -398,7 +398,7 @@ class ModelShape:
         return tuple(tp for tp in range(1, limit + 1) if not self._problem(Layout(tp)))
 
     def attention_degrees(self, limit: int) -> tuple[int, ...]:
-        """Over how many workers attention can be split, with the products around it."""
+        """Return over how many workers attention can be split, with the products around it."""
         return tuple(tp for tp in range(1, limit + 1) if not self._heads_problem(tp))
 
     def layouts(self, devices: int, node: int = 8) -> tuple[Layout, ...]:

@@ -46,7 +46,7 @@ class Draws:
         return numbers
 
     def stratified(self, rows: int, block: int) -> Float64:
-        """`rows` shuffled blocks of uniform numbers: in each, one in every 1/block-th of [0, 1)."""
+        """Return `rows` shuffled blocks of uniform numbers: in each, one in every 1/block-th of [0, 1)."""
         keys = self.integers(rows * block).reshape(rows, block) & ~_POSITION
         keys |= np.arange(block, dtype=np.uint64)
         keys.sort(axis=1)

@@ -223,7 +223,7 @@ def _continue(url: str, part: IO[bytes], progress: Progress, terms: _Terms) -> b
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Within http and https: a redirect to a file or another protocol is refused."""
+    """A handler of redirects within http and https: one to a file or another protocol is refused."""
 
     def redirect_request(
         self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str

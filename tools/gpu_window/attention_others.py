@@ -78,7 +78,7 @@ def _flash_attn(of: Tensors) -> Callable[[], object]:
 
 
 def _flashinfer(of: Tensors) -> Callable[[], object]:
-    """Over pages of a size that servers use. It compiles its kernels when they are first called."""
+    """Attend over pages of a size that servers use. It compiles its kernels when they are first called."""
     import torch
 
     workspace = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device="cuda")

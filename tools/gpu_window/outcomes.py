@@ -48,7 +48,7 @@ def facts_of(called: str, outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
 
 def write_summary(place: Path, called: str, outcomes: Sequence[Outcome]) -> None:
-    """After every step, so that what there is stays if the machine goes."""
+    """Write the results after every step, so that they stay if the machine is lost."""
     write(place / "gpu.json", as_json(facts_of(called, outcomes)))
     lines = [f"# {called}", "", f"laminabench {describe()}.", ""]
     lines += table(("step", "what it tells", ">took", "outcome"), map(_cells, outcomes))

@@ -54,7 +54,7 @@ def run(
     seconds: float = math.inf,
     watcher: Watcher = QUIET,
 ) -> Report:
-    """Decoding alone, with made-up weights and KV, each layout in an engine of its own.
+    """Measure decoding alone, with made-up weights and KV, each layout in an engine of its own.
 
     Two batches that take turns are measured twice: as many requests in all as of one batch, which gives each
     operator half the work a launch, and as many in each, which is what the paper compares.
@@ -133,7 +133,7 @@ def _rate(engine: Engine, batch: int, context: int, steps: int) -> float:
 
 @contextlib.contextmanager
 def mps() -> Iterator[bool]:
-    """Processes share a GPU at the same time in here, where NVIDIA's daemon for it can be started."""
+    """Let processes share a GPU concurrently, if NVIDIA's daemon for it can be started."""
     program = shutil.which("nvidia-cuda-mps-control")
     if program is None:
         yield False

@@ -166,7 +166,7 @@ def layers_in_grid(samples: Samples) -> list[Layer]:
 
 
 def hold_out(samples: Samples, shapes: set[Shape]) -> tuple[Samples, Samples]:
-    """(the samples of other shapes, the samples of these)."""
+    """Split samples into those of other shapes and those of these."""
     excluded = np.array([(int(n), int(k)) in shapes for n, k in zip(samples["n"], samples["k"], strict=True)])
     return samples.where(~excluded), samples.where(excluded)
 

@@ -89,7 +89,7 @@ class Kernels:
     curves: dict[ExpertsKey, Curve] = field(default_factory=dict)
 
     def read(self, of: GpuTables, attention: AttentionCost, gemm: GemmCost) -> None:
-        """Everything that the GPU has tables of; `attention` and `gemm` are its own, in bf16."""
+        """Import all tables of the GPU; `attention` and `gemm` are its own, in bf16."""
         self._attention(of)
         self._experts(of)
         self._latent(of, attention, gemm)

@@ -171,7 +171,7 @@ def _allreduce(profile: VidurProfile) -> Iterable[tuple[AllReduceKey, AllReduceC
 
 
 def vidur_allreduce(path: Path, degree: int) -> Samples:
-    """NCCL all-reduce in one node: the fastest repetition, as the slower ones include waiting for ranks."""
+    """Read NCCL's all-reduce in a node: the fastest repetition, as slower ones include waiting for ranks."""
     fastest = "time_stats.all_reduce.min"
     table = read_frame(path, counts=["num_workers", "devices_per_node", "size"], times=[fastest])
     one_node = (table.num_workers == degree) & (table.devices_per_node == degree)

@@ -138,7 +138,7 @@ def nccl_collective(path: Path, op: str, degree: int) -> Samples:
 
 
 def deepep_dispatch(path: Path, op: str, nodes: int) -> Samples:
-    """DeepEP's low-latency kernels, by the bytes that a rank sends: their own count of them."""
+    """Fit DeepEP's low-latency kernels, by the bytes that a rank sends: their own count of them."""
     took = f"{op}_avg_t_us"
     counts = ["node_num", "hidden_size", "num_token", "num_topk", "num_experts"]
     table = read_frame(path, counts=counts, times=[took])

@@ -18,7 +18,7 @@ _FREE_BYTES = 64 << 20
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """Without `rows`, what real traces come to and more; with it, so many, however well they are packed."""
+    """Limits for trace files: by default beyond real traces; with `rows`, at most that many rows."""
 
     rows: int | None = None
 

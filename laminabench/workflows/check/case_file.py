@@ -176,5 +176,5 @@ def _request(where: str, flags: Mapping[str, Any]) -> ReplayRequest:
 
 
 def _plain(error: msgspec.ValidationError) -> str:
-    """msgspec's sentence, without its marks."""
+    """Return msgspec's sentence without its marks."""
     return str(error).replace("`", "").replace("$.", "")

@@ -26,7 +26,7 @@ Why = Literal["does_not_fit", "too_small", "falls_behind"]
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """No replay has a higher throughput, or a lower 99th percentile of TBT or TTFT."""
+    """Bounds of a replay: no throughput is higher, and no 99th percentile of TBT or TTFT lower."""
 
     tokens_per_s: float
     tbt_p99_s: float

@@ -15,7 +15,7 @@ NEAR_ROWS = (64, 256, 1024)
 
 
 def path_lines(prompts: PromptTables, requests: int) -> Iterator[Line]:
-    """Some below the path: which serves best depends on how much there is of prompts."""
+    """Return some points below the path: which one is best depends on the prompts."""
     for rows in {min(near, prompts.budget) for near in (*NEAR_ROWS, requests, prompts.budget)}:
         yield below(prompts.path, rows, through_zero=True)
 

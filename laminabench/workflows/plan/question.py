@@ -53,7 +53,7 @@ class Candidate:
 
     @property
     def usd_per_hour(self) -> float:
-        """Only deployments that have a price are candidates."""
+        """The price of all instances; a candidate always has one."""
         price = self.deployment.usd_per_hour
         assert price is not None
         return self.instances * price

@@ -63,7 +63,7 @@ class Search:
         return self.question.slo_tbt_p99_ms
 
     def judge(self, some: Sequence[int]) -> Counter[str]:
-        """Bounds of those of them that fit; how many do not, by why."""
+        """Compute the bounds of those that fit; count the others by reason."""
         bounds = self.team.bounds([self.candidates[i] for i in some], lambda some: None)
         self.bounds |= {i: each for i, each in zip(some, bounds, strict=True) if isinstance(each, Bound)}
         out = Counter(each for each in bounds if not isinstance(each, Bound))
@@ -100,7 +100,7 @@ class Search:
         self.missed = (self.missed | set(some)) - self.exact.keys()
 
     def find_winner(self, of_system: str = "", reach: float | None = None) -> None:
-        """Best bound first, until nothing left could cost less than the best there is, within reach of it."""
+        """Replay by best bound first, until no other candidate could cost less than the best."""
         size = FIRST_ROUND
         while some := self.could_win(of_system, reach)[:size]:
             self.try_out(some, self.question.slo)
@@ -295,6 +295,6 @@ def undominated_on_samples(team: Team, rivals: Sequence[Candidate], known: Seque
 
 
 def _beats(one: Point, other: Point) -> bool:
-    """Better in both by more than a sample is off."""
+    """Return whether one is better in both by more than a sample's error."""
     cheaper = one.usd_per_million_tokens * COST_MARGIN <= other.usd_per_million_tokens
     return cheaper and one.tbt_p99_ms * TBT_MARGIN <= other.tbt_p99_ms

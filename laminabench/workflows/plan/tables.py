@@ -12,7 +12,7 @@ from laminabench.workflows.plan.prompt_demand import Work
 
 
 class Line(NamedTuple):
-    """Below a table everywhere: base + per_request B, for every batch of B requests."""
+    """A lower bound of a table: base + per_request B, for every batch of B requests."""
 
     base: float
     per_request: float

@@ -97,7 +97,7 @@ class ReplayJournal:
 
     @classmethod
     def reopened(cls, path: Path, listener: Listener = SILENT) -> ReplayJournal:
-        """That of an interrupted replay, by its own name or the Run's; a UserError says why not."""
+        """Open the journal of an interrupted replay, by its own name or the Run's."""
         file = path if path.name.endswith(SUFFIX) else journal_path(path)
         if not file.exists():
             if _there(file.with_suffix("")):

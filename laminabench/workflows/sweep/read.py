@@ -56,7 +56,7 @@ class StoredSweep:
 
     @property
     def metrics(self) -> list[str]:
-        """Columns of numbers that were not varied."""
+        """The columns of numbers that were not varied."""
         import pyarrow.types as kinds
 
         if self.table is None:

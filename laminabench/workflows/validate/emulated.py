@@ -51,7 +51,7 @@ class Agreement:
     pace: JsonObject
 
     def differences(self) -> dict[str, float]:
-        """Emulated / modelled - 1, in percent, of what both tell: of a few tokens one may have no TBT."""
+        """Return emulated / modelled - 1 in percent, of what both have: few tokens may have no TBT."""
         return {
             name: 100 * (value / self.modelled[name] - 1)
             for name, value in self.emulated.items()
@@ -59,7 +59,7 @@ class Agreement:
         }
 
     def missed(self) -> list[str]:
-        """Which targets it does not meet; of a host that did not keep the pace there is nothing to judge."""
+        """Return the missed targets; if the host did not keep the pace, there is nothing to judge."""
         if not self.pace["kept"]:
             return ["pace"]
         off = self.differences()

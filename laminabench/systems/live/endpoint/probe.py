@@ -132,7 +132,7 @@ class Probe:
 
 
 async def probed(probe: Probe, prompts: Prompts, *, listed: bool) -> Probed:
-    """Ask for a few tokens after a prompt of a known length."""
+    """Request a few tokens after a prompt of a known length."""
     accepted, stream = await probe.fields(prompts.warm_up(0, PROMPT_TOKENS))
     left_out = tuple(name for name in OPTIONAL if name not in accepted.fields)
     if stream.counted_by == "usage":

@@ -45,7 +45,7 @@ class ClientResult(NamedTuple):
 
 
 def shards(part: Part, workers: int) -> list[Part]:
-    """Deal every n-th request to each of n clients, with its part of the concurrency."""
+    """Assign every n-th request to each of n clients, with its part of the concurrency."""
     workers = min(workers, len(part.rows), part.places or len(part.rows))
     places = [part.places // workers + (number < part.places % workers) for number in range(workers)]
     return [

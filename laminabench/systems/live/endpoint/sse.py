@@ -73,7 +73,7 @@ def tokens_in(choice: Choice) -> tuple[int, CountedBy]:
 
 
 def split_evenly(tokens: int, chunks: int) -> list[int]:
-    """Deal so many tokens over so many chunks, as evenly as integers go; earlier ones have no fewer."""
+    """Split tokens over chunks as evenly as integers allow; earlier chunks have no fewer."""
     each, more = divmod(tokens, chunks)
     return [each + (place < more) for place in range(chunks)]
 

@@ -59,7 +59,7 @@ class VllmProcess(contextlib.AbstractContextManager["VllmProcess"]):
         self._write(json.dumps(order).encode())
 
     def again(self, requests: Mapping[str, object] | None = None) -> None:
-        """Ask for a replay after one that is done: the same once more, or of other requests."""
+        """Request another replay after one that is done: the same again, or of other requests."""
         self._write(json.dumps(requests).encode() if requests else b"")
 
     def _write(self, line: bytes) -> None:
