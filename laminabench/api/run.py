@@ -142,8 +142,8 @@ class Run:
         if self._result is None or self._result.replayed.draw is None:
             raise UserError(
                 "timeline-unknown",
-                "what worker worked when is known right after a replay of lamina, vllm or afd, and not of "
-                f"{self.path or self.manifest.system}: replay again, then ask for the timeline",
+                "a timeline is drawn right after a replay of lamina, vllm or afd, and "
+                f"{self.path or self.manifest.system} is none: replay again, then call timeline()",
             )
         self._result.draw_timeline(target, None if window is None else f"{window[0]}:{window[1]}")
         return target

@@ -629,7 +629,7 @@ def of_manifest(text: str | None, where: str, given: Collection[str]) -> ReplayR
     if text is None:
         raise UserError(
             "run-too-old",
-            f"{where} keeps no request, as it was imported or is of an older version: type its command again",
+            f"{where} stores no request (it was imported, or is of an older version): type its command again",
         )
     request = of_text(text, where)
     require_given(request, where, given)

@@ -177,7 +177,7 @@ def _check_address(url: str, what: str | None = None) -> None:
     if not url.startswith(("http://", "https://")):
         raise DownloadError(
             "download-bad-address",
-            f"{what}: only http and https are spoken; give a folder as a plain path",
+            f"{what}: only http and https are supported; give a folder as a plain path",
         )
     try:
         parts = urllib.parse.urlsplit(url)

@@ -308,7 +308,7 @@ class ClusterCore:
         stay = to.layout.model_workers
         self._since = self._since[:stay] + [0] * (to.layout.workers - stay)
         self._workers.become(self._configs(to.cores))
-        self.regroup(LostError((), "engine-scaled", "attention is dealt out anew"))
+        self.regroup(LostError((), "engine-scaled", "attention is distributed anew"))
 
     def inject_fault(self, name: str, how: str) -> None:
         self._workers.inject_fault(self.layout.names.index(name), how)

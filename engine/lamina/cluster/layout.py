@@ -257,7 +257,8 @@ class Scaled:
             share_bytes //= layout.attention_workers
         if tokens < 1:
             raise EngineError(
-                "engine-kv-too-small", f"{attention_workers} attention workers have no room: keep more"
+                "engine-kv-too-small",
+                f"{attention_workers} attention workers have no room for the KV: keep more workers",
             )
         if more * share_bytes > free_bytes:
             raise EngineError(

@@ -141,7 +141,7 @@ class Control:
         if reply[: len(_MAGIC)] != _MAGIC:
             raise HandshakeError(
                 "channel-protocol",
-                "what has connected does not speak this version of lamina's control protocol",
+                "the connecting process does not use this version of lamina's control protocol",
             )
         theirs = reply[len(_MAGIC) :]
         session = (ours + theirs) if listening else (theirs + ours)

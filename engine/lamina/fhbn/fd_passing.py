@@ -147,7 +147,7 @@ def _raise_its_end(control: Control, deadline: Deadline) -> NoReturn:
     """Raise the peer's refusal or loss; both are reported by the connection."""
     control.receive_message(deadline)
     raise HandshakeError(
-        "channel-handover", f"{control.peer} speaks of something else while memory is handed over"
+        "channel-handover", f"{control.peer} sent another message while memory was handed over"
     )
 
 

@@ -64,7 +64,9 @@ class Link:
         try:
             self.peer = control.peer = sound_name(field(hello, "name", str, control.peer))
         except ValueError as error:
-            raise HandshakeError("channel-message", f"{control.peer} cannot be called so: {error}") from error
+            raise HandshakeError(
+                "channel-message", f"the name of {control.peer} is invalid: {error}"
+            ) from error
         self._there = Place.from_wire(hello, self.peer)
         self.why = ""  # why the latest sender's network is no better one
 

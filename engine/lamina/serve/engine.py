@@ -216,7 +216,8 @@ class Engine(Served):
             )
             if row is None:
                 raise EngineError(
-                    "engine-scale-request-too-large", f"request {number} would not fit any more: keep more"
+                    "engine-scale-request-too-large",
+                    f"request {number} would not fit any more: keep more workers",
                 )
             result[row] = request
         return result
@@ -337,7 +338,7 @@ class Engine(Served):
         For when nothing waits or runs.
         """
         if not self.idle:
-            raise EngineError("engine-busy", "an engine is warmed up before requests are there")
+            raise EngineError("engine-busy", "the engine has requests already: warm it up before the first")
         sampling = Sampling(max_tokens=WARM_UP_TOKENS, ignore_eos=True)
         for count, tokens in ((1, prompt_tokens), (min(sequences, self.max_sequences), 1)):
             prompt: Prompt = tokens if self.decode_only else [0] * tokens

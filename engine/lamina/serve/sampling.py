@@ -162,7 +162,7 @@ def checked(
         stops.update(facts.eos_token_ids)
     if sampling.beams > 1 and len(stops) >= facts.vocab_size:
         raise RequestError(
-            "request-beams-no-token", "every token is an end token: a beam search needs one to go on with"
+            "request-beams-no-token", "every token is an end token: a beam search needs one that is not"
         )
     if sampling.width > max_sequences:
         raise RequestError(
@@ -180,11 +180,11 @@ def checked(
     before = tuple(map(operator.index, made))
     if before and (sampling.width > 1 or sampling.logprobs is not None):
         raise RequestError(
-            "request-resume-unsupported", "requests go on with one sample and without logprobs only"
+            "request-resume-unsupported", "only requests with one sample and without logprobs can be resumed"
         )
     if len(before) >= sampling.max_tokens:
         raise RequestError(
-            "request-nothing-to-make", f"all {sampling.max_tokens:,} tokens that are wanted are made"
+            "request-nothing-to-make", f"all {sampling.max_tokens:,} requested tokens exist already"
         )
     if wrong := [token for token in before if not 0 <= token < facts.vocab_size]:
         raise RequestError(

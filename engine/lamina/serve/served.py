@@ -79,6 +79,4 @@ def require_harm(worker: str, how: str, workers: Sequence[str]) -> None:
         there = ", ".join(workers) or "none"
         raise EngineError("engine-worker-unknown", f"no worker is called '{worker}': there are {there}")
     if how not in HARMS:
-        raise EngineError(
-            "engine-harm-unknown", f"workers are not harmed by '{how}': known are {', '.join(HARMS)}"
-        )
+        raise EngineError("engine-harm-unknown", f"fault '{how}' is unknown: known are {', '.join(HARMS)}")

@@ -208,7 +208,11 @@ def test_other_machines_need_a_key(refused: Any, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.delenv(served.KEY_VARIABLE, raising=False)
     monkeypatch.setattr(socket.socket, "bind", bound)
-    refused(f"--host {host} lets other machines in: give an API key", "serve --model llama-tiny --host", host)
+    refused(
+        f"--host {host} is reachable from other machines: give an API key",
+        "serve --model llama-tiny --host",
+        host,
+    )
 
 
 def test_where_the_key_comes_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -162,7 +162,7 @@ class RayMachine:
         """Inject a fault into a worker: "kill" it. Ray cannot "stop" one."""
         if how != "kill":
             raise EngineError(
-                "ray-harm-unknown", f"workers on Ray can be killed, and nothing else ({how}) be done to them"
+                "ray-harm-unknown", f"workers on Ray can only be killed: {how} is not available"
             )
         started = self._started[handle]
         if started.status is None:

@@ -115,7 +115,7 @@ class Routing:
         if experts < degree:
             raise ConversionError(
                 "convert-experts-few",
-                f"{experts} experts cannot be dealt out over {degree} ranks: take at most {experts}, or "
+                f"{experts} experts cannot be distributed over {degree} ranks: take at most {experts}, or "
                 'split them (experts "tp")',
             )
         flow.distribute(table)

@@ -190,7 +190,7 @@ def shard(whole: SlicedModel, degree: int, experts: Experts = "tp") -> Sharded:
     programs = tuple(shard_program(kind.program, degree, experts) for kind in whole.classes)
     if experts == "ep" and not any(part.kind == "experts" for one in programs for part in one.weights):
         raise ConversionError(
-            "convert-no-experts", 'this model has no experts to deal out over ranks: leave out experts "ep"'
+            "convert-no-experts", 'this model has no experts to distribute over ranks: leave out experts "ep"'
         )
     classes = tuple(
         SliceClass(kind.index, sharded.program, slice_source(sharded.program), kind.members)

@@ -160,7 +160,7 @@ def _received(pipe: Pipe) -> Any:
     except (EOFError, ConnectionResetError):
         raise UserError(
             "endpoint-client-died",
-            "a client process ended before its work was done, perhaps for want of memory; "
+            "a client process ended before its work was done, perhaps for lack of memory; "
             "try with --client-workers 1",
         ) from None
     if isinstance(message, Exception):

@@ -111,7 +111,7 @@ class ReplayLog:
         ) as error:
             raise UserError(
                 "journal-damaged",
-                f"the journal tells what cannot have been ({type(error).__name__}: {error}); remove it and "
+                f"the journal has impossible contents ({type(error).__name__}: {error}); remove it and "
                 "replay again",
             ) from error
 
