@@ -187,7 +187,7 @@ def _print_info(console: Console, facts: Mapping[str, Any]) -> None:
 def fetch(names: tuple[str, ...], everything: bool, base: str | None, out: Output) -> int:
     """Download traces: resume interrupted downloads, check sha256, and replace files atomically.
 
-    What fails does not keep the others from being fetched.
+    A failed download does not stop the others.
     """
     if everything == bool(names):
         raise click.UsageError("name the traces to fetch, or say --all")

@@ -91,7 +91,7 @@ def validate(
     out: Output,
     **settings: Any,
 ) -> None:
-    """Hold the model against what was measured: recorded runs of vLLM, published numbers, servers' loads.
+    """Compare predictions with recorded runs of vLLM, published numbers and servers' loads.
 
     \b
     laminabench validate

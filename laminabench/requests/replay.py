@@ -256,7 +256,7 @@ class ReplayRequest(Request, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     prefill: Annotated[
         UpTo64 | Annotated[str, Meta(pattern="^(off|colocated|model|pool:.+)$")] | None,
         hardware_option(
-            "Prompts are there already (off, default), computed with decoding (colocated) or on separate "
+            "Prompt KV is there already (off, default), computed with decoding (colocated) or on separate "
             "devices (pool:2xh100). Live: made up (off), computed by model workers (model) or by N others.",
             _PROMPTS,
             common=True,
