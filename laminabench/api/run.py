@@ -181,7 +181,7 @@ class Run:
             *(["partial"] if self.manifest.partial else []),
         ]
         partial = sentences(list(self._partial()), "verdicts")
-        notes = [*self.notes, *([f"kept in {self.path}"] if self.path else [])]
+        notes = [*self.notes, *([f"saved in {self.path}"] if self.path else [])]
         title = f"{self._headline()} ({self._how()})"
         return html.block(
             title, partial, html.cards(facts), html.lines(self._lines()), sentences(notes), badges=badges

@@ -331,4 +331,4 @@ def _keep(
         draw_steps(steps, folder / "disaggregation.svg")
     if validation.twin:
         drawn(lambda: errors_picture(list(twin_charts(validation.twin))), folder / "twins.svg")
-    out.note(f"kept in {folder}")
+    out.note(f"saved in {folder}")

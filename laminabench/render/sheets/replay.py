@@ -95,7 +95,7 @@ def render(console: Console, result: Result, wall_s: float) -> None:
         console.print(f"{label:15}{line}", soft_wrap=True)
     if summary.fault_costs:
         print_sheet(console, fault_sheet("", summary.fault_costs, MOST_FAULTS))
-    saved = f"; kept in {literal(result.directory)}" if result.directory else ""
+    saved = f"; saved in {literal(result.directory)}" if result.directory else ""
     if backend != "modelled":
         times = f"replayed in {summary.duration_s:,.1f} s, {wall_s:,.1f} s in all"
     else:

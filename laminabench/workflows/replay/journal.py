@@ -147,7 +147,7 @@ class ReplayJournal:
 
     @property
     def stored(self) -> bool:
-        """Whether there is something to go on with."""
+        """Whether there is something to resume."""
         return self.journal is not None
 
     def open(self) -> Journal:
@@ -164,7 +164,7 @@ class ReplayJournal:
     def until_written(self, listener: Listener) -> Iterator[None]:
         """Remove the journal once the block has written the Run; else say how to resume."""
         anew = acting(self.request, ("directory",))
-        sentence = f"go on with: laminabench replay --resume {shlex.join([str(self.directory), *anew])}"
+        sentence = f"resume with: laminabench replay --resume {shlex.join([str(self.directory), *anew])}"
         try:
             yield
             if self.journal:
