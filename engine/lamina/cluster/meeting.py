@@ -206,7 +206,7 @@ class TensorParallelGroup(Channels[int]):
     """All-reduce and all-gather among the ranks of a replica.
 
     Each rank sends its part to all and adds up in the order of ranks: the sums are the same bits everywhere,
-    so that all go on with the same numbers. A replica has few ranks; with many a ring would move less.
+    so that all continue with the same numbers. A replica has few ranks; with many a ring would move less.
     """
 
     def __init__(self, rank: int, ranks: int, heartbeat: Heartbeat) -> None:

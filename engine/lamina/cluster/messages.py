@@ -163,7 +163,7 @@ class Compute(Message):
 
 
 class Forget(Message):
-    """A prefill worker need not go on with this name."""
+    """An order to a prefill worker to drop this name."""
 
     name: int
 

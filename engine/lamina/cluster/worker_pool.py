@@ -289,7 +289,7 @@ class WorkerPool:
             message = messages.receive(self._links[number].control, deadline)
         except ChannelError as error:
             raise self._failure(number, str(error)) from error
-        except messages.MessageError as error:  # a worker that sends nonsense is not one to go on with
+        except messages.MessageError as error:  # a worker that sends nonsense is replaced
             raise LostError({number}, "worker-message-invalid", str(error)) from error
         if not isinstance(message, messages.FromWorker):
             raise LostError({number}, "worker-message-invalid", str(messages.unexpected(message, name)))

@@ -52,7 +52,7 @@ Maker = Callable[[str], End[AnyEnd]]  # from the engine that was agreed upon
 class Link:
     """A connection to one process. Both open the same channels in the same order, one end each.
 
-    It is for opening channels, and hears of the other process's end; channels go on without it.
+    It opens channels and notices the other process's end; channels work on without it.
     """
 
     def __init__(self, control: Control, name: str, deadline: Deadline) -> None:

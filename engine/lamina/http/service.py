@@ -394,7 +394,7 @@ class Service:
         sampling: Sampling,
         last_event: str | None,
     ) -> Reader | None:
-        """Return the way to the recording of a request that can be resumed: engines go on with one sample,
+        """Return the way to the recording of a request that can be resumed: engines resume one sample,
         and without log-probabilities.
         """
         single = len(prompts) == 1 and sampling.n == 1 and sampling.logprobs is None

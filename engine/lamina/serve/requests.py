@@ -244,7 +244,7 @@ class Step(Spent):
     prompt_tokens: int = 0  # of prompts that model workers computed with it, before its tokens
     joined: list[int] = field(default_factory=list)
     preempted: list[int] = field(default_factory=list)  # made room before it
-    moved: list[int] = field(default_factory=list)  # ran on an engine of a fleet, and go on with another one
+    moved: list[int] = field(default_factory=list)  # ran on an engine of a fleet, and continue on another one
     ended: list[int] = field(default_factory=list)
     started_s: float = 0.0  # time.monotonic()
     ended_s: float = 0.0  # when its tokens were there
