@@ -38,7 +38,7 @@ class Monitor:
             reply = json.loads(line)
             if "error" in reply:
                 raise RefusedError(f"QEMU refused {command}: {reply['error']['desc']}")
-            if "return" in reply:  # all others tell of events
+            if "return" in reply:  # all others are events
                 return
         raise ConnectionError(f"QEMU ended before it had done {command}")
 

@@ -67,7 +67,7 @@ class Contender:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The cheapest system within the limits and the next one, and whether the model can tell them apart."""
+    """The cheapest system within the limits and the next one, and whether the model can distinguish them."""
 
     subject: str  # what is served: "azure-conv with llama3-70b"
     limits_ms: Mapping[str, float]
@@ -126,7 +126,7 @@ class Verdict:
 
     @property
     def _significant(self) -> bool:
-        """Whether the model tells them apart: by cost, or as one is over the limits whatever its error."""
+        """Whether the model distinguishes them: by cost, or as one is over the limits whatever its error."""
         other = self.runner_up
         if other is None or self.interval is None:
             return other is None

@@ -111,7 +111,7 @@ class Sweep:
 
     @contextlib.contextmanager
     def _reporting(self, store: SweepStore) -> Iterator[None]:
-        """Tell how to resume, if the block is interrupted: finished points are saved."""
+        """Report how to resume, if the block is interrupted: finished points are saved."""
 
         def sentence() -> str:
             done = f"{len(store.results):,} of {len(self.points):,} points are saved in {store.directory}"

@@ -57,7 +57,7 @@ class Calls:
     completion_counted: Int64
     status_code: Int32
     status: NDArray[np.int8]
-    even: NDArray[np.bool_]  # its tokens were dealt evenly over its pieces
+    even: NDArray[np.bool_]  # its tokens were split evenly over its pieces
     error: NDArray[Any]
     pieces: Pieces
 

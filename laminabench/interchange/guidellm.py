@@ -38,7 +38,7 @@ _ENDS = {"successful": DONE, "errored": FAILED, "incomplete": UNFINISHED}
 _CLOSED, _AT_ONCE = ("concurrent", "synchronous"), ("throughput",)
 EVEN = (
     "guidellm keeps when the first and the last token of an answer came, and not when those between did: "
-    "they are dealt evenly, so TBT and ITL are means of a request here, and stalls are not visible"
+    "they are split evenly, so TBT and ITL are means of a request here, and stalls are not visible"
 )
 
 

@@ -173,7 +173,7 @@ def _about(each: Shown) -> Iterator[str]:
         yield f"has {failed:,} requests that failed: tokens they lack are in no percentile"
     if each.number_at("tokens_per_chunk.even_share"):
         yield (
-            "does not know which tokens a chunk had: they were dealt evenly, so TBT of "
+            "does not know which tokens a chunk had: they were split evenly, so TBT of "
             "single tokens is a guess"
         )
     if faults := each.summary.fault_costs:

@@ -43,7 +43,7 @@ class _Terms:
     attempts: int
     timeout_s: float
     most_bytes: int | None
-    # Without a checksum the length is all that tells whether a download is whole.
+    # Without a checksum only the length shows whether a download is whole.
     length_needed: bool
     # What the publisher's file has, where that is known: more is another file.
     known_bytes: int | None = None

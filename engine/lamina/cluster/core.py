@@ -153,7 +153,7 @@ class ClusterCore:
         # Attention workers that took over from others, until they have the KV of the batch's sequences.
         self._lacking: list[set[int]] = [set() for _ in range(self.batches)]
         self._copied: list[dict[int, int]] = []  # tokens by sequence that attention workers' copies have
-        self._read_back: set[int] = set()  # sequences since that was asked
+        self._read_back: set[int] = set()  # sequences since the last read_back()
         self._recovery_attempts = 0
         # Since when workers have been there, in cycles; and the cycles of batches that came to nothing.
         self._since = [0] * layout.workers

@@ -194,7 +194,7 @@ class HeartbeatMonitor:
         """Query all workers that have answered, without waiting; return why, for those that have failed."""
         result: dict[int, str] = {}
         now = self._now()
-        # A front end without a core itself cannot tell how long the others were silent.
+        # A front end without a core itself does not know how long the others were silent.
         passed_s, self._looked = min(now - self._looked, MOST_GAP_S), now
         for number, control in list(self._controls.items()):
             try:

@@ -277,7 +277,7 @@ class Meeting:
     """One worker's view of it.
 
     On the channels that are opened workers wait for each other without a limit of their own: the front end,
-    which hears of all how they get on, decides who is lost. Then it hangs up, and others notice. Only kernels
+    which gets reports from all, decides which one is lost. Then it hangs up, and others notice. Only kernels
     on a GPU have a limit, a longer one than the front end's, so that no GPU waits for good.
     """
 

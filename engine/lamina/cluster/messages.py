@@ -150,7 +150,7 @@ class Regroup(Message):
     epoch: int  # how often they have met before
     cycle: int  # the first one afterwards
     flying: frozenset[int]  # batches whose last iteration has not landed
-    partition: Partition  # how attention is dealt out from now on
+    partition: Partition  # how attention is distributed from now on
 
 
 class Compute(Message):

@@ -96,7 +96,7 @@ class ChannelSpec:
     name: str
     message_bytes: int
     slots: int
-    epoch: int  # drawn anew for every opening: tells what was meant for another opening
+    epoch: int  # drawn anew for every opening: identifies what was meant for another one
     first_seqno: int
     timeout_s: float
     spin_s: float

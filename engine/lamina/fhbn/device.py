@@ -121,7 +121,7 @@ class NicEnd:
         cuda_library.call("nic_abort", self._end)
 
     def close(self) -> None:
-        """Wait for the device, and have the host tell the peer that this was the end, if the NIC still works.
+        """Wait for the device, and have the host notify the peer of the end, if the NIC still works.
 
         The channel's end is to be aborted before, or else its waits are waited for.
         """
@@ -259,13 +259,13 @@ class _DeviceEnd:
     def abort(self) -> None:
         """End the waits for a peer that has ended, once all that it had published is received.
 
-        Called when the peer's process ends, if one of `watched` tells of it, as on a link they do.
+        Called when the peer's process ends, if one of `watched` shows it, as on a link they do.
         """
         with self._ending:
             _end_waits(self._open(), self._nic)
 
     def close(self) -> None:
-        """Wait for the device and tell the peer that there will be nothing more.
+        """Wait for the device and notify the peer that there will be nothing more.
 
         What still waits on a stream is ended as by abort(); synchronise with it before to let it come to
         its end.

@@ -37,7 +37,7 @@ def impossible(here: Place, there: Place) -> str | None:
 def meeting_point(control: Control, deadline: Deadline) -> Iterator[socket.socket]:
     """Yield a local connection to the process at the other end of `control`, which comes for it.
 
-    It tells of its end ever after.
+    It shows its end from then on.
     """
     token = secrets.token_bytes(_TOKEN_BYTES)
     name = b"\0lamina-" + secrets.token_hex(16).encode()

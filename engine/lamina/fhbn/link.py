@@ -208,7 +208,7 @@ class Link:
                 )
         except BaseException:
             end.close()
-            del end  # with the connection that it watches: the peer hears of that one's end only
+            del end  # with the connection that it watches: the peer notices that one's end only
             raise
         return end
 

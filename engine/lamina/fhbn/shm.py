@@ -24,7 +24,7 @@ class Joined(NamedTuple):
 
     segment: Any  # the RingMemory, or a mirror of it where messages are put together
     peer: str
-    watched: tuple[int, ...]  # descriptors that tell of its end; to be copied
+    watched: tuple[int, ...]  # descriptors that show its end; to be copied
     writer: Any = None  # what posts to the NIC, where there is one
     place: rings.Place = rings.ON_THE_HOST
 

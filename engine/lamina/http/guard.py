@@ -31,7 +31,7 @@ class Guard:
         self._app, self._service = app, service
         key = service.api_key
         self._key = None if key is None else b"Bearer " + key.encode()
-        # Who has no key to show shows by which name it came here.
+        # A client without a key shows the host name that it used.
         self._names = Names(service.limits.allowed_hosts) if key is None else None
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:

@@ -38,7 +38,7 @@ class _Loss:
 
 
 class _Reports:
-    """Instances whose iteration has ended, in the order of the ends; their threads tell."""
+    """Instances whose iteration has ended, in the order of the ends, which their threads report."""
 
     def __init__(self) -> None:
         self._queue: SimpleQueue[tuple[Instance, Future[Step]]] = SimpleQueue()
@@ -62,8 +62,8 @@ class Fleet(Served):
     Each engine has a thread that steps it, so that all make progress at once; a step of the fleet is the next
     one that an engine has made. `engines` are engines, or functions that make them. A `router` is one of
     ROUTERS or a function (see Choice). With `queue` "each" a request waits at its engine; with "global" in
-    front, until an engine has room for all that it may need. The first engine's policy says who goes first
-    in both places. The fleet closes its engines.
+    front, until an engine has room for all that it may need. The first engine's policy orders
+    requests in both places. The fleet closes its engines.
 
     An engine that cannot go on is lost and no request with it: they go on elsewhere, after the tokens that
     they have made. Beam searches, several samples and log-probabilities begin again, and make the same ones.
@@ -412,7 +412,7 @@ class Fleet(Served):
             return self._results[number].pieces(delivered)
         raise unknown(number)
 
-    # Who is where.
+    # The instance of each request.
 
     def _there(self, request: Routed) -> Instance:
         assert request.instance is not None

@@ -46,7 +46,8 @@ class PromptQueue:
 
     An iteration computes at most `tokens` of prompts, in whole chunks. What fits joins at once; a longer
     prompt is computed in parts, and while others wait that fit, every second iteration is theirs. A prompt
-    that workers may have been lost over is computed alone, so that the next loss tells whether it was.
+    that workers may have been lost over is computed alone, so that the next loss shows whether it was to
+    blame.
     """
 
     def __init__(

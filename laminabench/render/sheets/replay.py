@@ -341,7 +341,7 @@ def fault_sheet(title: str, faults: Sequence[FaultCost], most: int) -> Sheet:
 
 def _chunk(chunks: TokensPerChunk) -> str:
     sizes = "1 token" if chunks.max == 1 else f"{number(chunks.mean)} tokens, {number(chunks.max)} at most"
-    evenly = f", {share(chunks.even_share)} of them [bold]dealt evenly[/bold]" if chunks.even_share else ""
+    evenly = f", {share(chunks.even_share)} of them [bold]split evenly[/bold]" if chunks.even_share else ""
     return f"{sizes}{evenly}"
 
 

@@ -128,7 +128,7 @@ def _calls(each: Shown) -> Sheet:
     errors = list(attempts.by_error.items())[:_MOST_ERRORS]
     rows = [
         ("Tokens a chunk, mean and most", f"{mean}, {most}"),
-        ("Tokens dealt evenly, as the server did not say", evenly),
+        ("Tokens split evenly, as the server did not say", evenly),
         ("Attempts", sent),
         ("of these, again", retried),
         ("Requests that failed", failed),

@@ -1,4 +1,4 @@
-"""Attention offloading (v1 paper): requests dealt out to cheap memory devices, transfers streamed."""
+"""Attention offloading (v1 paper): requests distributed over cheap memory devices, transfers streamed."""
 
 from __future__ import annotations
 

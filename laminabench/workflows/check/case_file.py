@@ -88,7 +88,7 @@ class _Own(msgspec.Struct):
 
     metrics: Annotated[tuple[str, ...], Meta(min_length=1)] = IN_GOLDENS
     tolerance: Share | dict[str, Share] = {}
-    # Fewer cannot tell a change from noise.
+    # Fewer do not distinguish a change from noise.
     rounds: Annotated[int, Meta(ge=LEAST_ROUNDS, le=1000)] = ROUNDS
     against: Annotated[dict[str, Any], Meta(min_length=1)] | None = None
 

@@ -149,7 +149,7 @@ def _measured_estimates(summary: Summary, drawn: dict[str, Float64]) -> dict[str
 
 # Servers whose chunks differ by less send them in the same way.
 SIMILAR = 1.1
-_SPLIT = "they were dealt evenly, so TBT of single tokens is a guess"
+_SPLIT = "they were split evenly, so TBT of single tokens is a guess"
 
 
 def comparability_warnings(entries: list[Recorded], groups: list[list[Recorded]]) -> list[str]:

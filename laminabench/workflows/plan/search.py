@@ -255,7 +255,7 @@ def _find_front(run: Search) -> Counter[str]:
     """Replay the points that may be on the front; return why others may not, with counts."""
     dropped = _halved(run, run.undominated()) if run.question.mode == "saturate" else set()
     while left := [i for i in run.undominated() if i not in dropped]:
-        # Who is good at both is beaten by few, and beats many.
+        # A candidate good at both is beaten by few, and beats many.
         left.sort(key=lambda i: run.cost_at_least(i) * run.bounds[i].tbt_p99_s)
         run.try_out(left[:FIRST_ROUND], run.question.slo)
     counts = run.not_replayed("bound_dominated")

@@ -174,7 +174,7 @@ async def at_times(
 ) -> None:
     """Send each request at its time; `idle` is called while there is time before the next one.
 
-    Who reads answers lets those go that are due meanwhile.
+    The reader of answers also sends requests that become due.
     """
     under_way: set[asyncio.Future[None]] = set()
     broken: list[BaseException] = []

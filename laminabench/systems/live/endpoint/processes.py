@@ -148,7 +148,7 @@ def _together(pipes: list[Pipe], recent: Recent, begun: Callable[[], None]) -> l
                     progress[number] = message
                     report(recent, began_s, progress, message.gaps)
             if ctrl_c.is_set():
-                # They do not hear it themselves.
+                # They do not receive it themselves.
                 stop_others(None, _STOPPED)
                 ctrl_c.clear()
     return [results[number] for number in range(len(pipes))]

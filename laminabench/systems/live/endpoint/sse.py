@@ -160,7 +160,7 @@ class Stream:
     def chunks_came(self) -> bool:
         return self.made > 0 or bool(self._unknown)
 
-    # What the connection tells.
+    # Called by the connection.
 
     def started(self, status: int, fields: dict[str, str], at_s: float) -> None:
         self.status, self.fields, self.headers_s = status, fields, at_s

@@ -88,7 +88,7 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
-    # What the event loop tells.
+    # Called by the event loop.
 
     def data_received(self, data: bytes) -> None:
         self._at_s = time.monotonic()
@@ -119,7 +119,7 @@ class Connection(asyncio.Protocol):
         else:
             self._end(error or CLOSED)
 
-    # What the parser tells.
+    # Called by the parser.
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._fields.append((name, value))

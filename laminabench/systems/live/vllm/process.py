@@ -53,7 +53,7 @@ class VllmProcess(contextlib.AbstractContextManager["VllmProcess"]):
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 cwd=log.parent,
-                # Ctrl-C is for us to hear, and whatever it starts can be ended with it.
+                # Ctrl-C is for this process, and whatever it starts can be ended with it.
                 start_new_session=True,
             )
         self._write(json.dumps(order).encode())

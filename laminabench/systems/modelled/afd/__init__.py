@@ -286,7 +286,7 @@ class Afd(SplitSystem):
         return default_deployment(model)
 
     def attention_counts(self, model: ModelShape) -> Sequence[int]:
-        """Return every number of attention workers: requests are dealt out, so any will do."""
+        """Return every number of attention workers: requests are distributed, so any will do."""
         del model
         return ATTENTION_COUNTS
 

@@ -38,7 +38,7 @@ def nodes_reached(model: ModelShape, layout: Layout) -> tuple[float, float]:
     """Return the nodes of feed-forward workers that a token is sent to, by dense and expert layers.
 
     In the latter, those that have one of its experts, each of which is as likely as any other; all nodes
-    where experts are not dealt out.
+    where experts are not distributed.
     """
     dense = -(-layout.tp // NODE_DEVICES)
     if model.experts is None:
