@@ -32,7 +32,7 @@ class SlotsAgainstModel(RuleBasedStateMachine):
             with pytest.raises(ValueError, match=r"is here already|fewer than no tokens"):
                 self.slots.join(request, tokens)
         elif tokens > len(self.free):
-            with pytest.raises(H2m2NoRoomError, match=f"^asked for {tokens} token slots"):
+            with pytest.raises(H2m2NoRoomError, match=f"^{tokens} token slots were requested"):
                 self.slots.join(request, tokens)
         else:
             self.slots.join(request, tokens)
