@@ -89,7 +89,7 @@ def test_interrupted_it_goes_on_where_it_was(
     assert not Path("kept/sweep.parquet").exists()
     with monkeypatch.context() as patch:
         interrupted_after(2, patch, KeyboardInterrupt())
-        assert "5 of 6 points are kept" in shell(*GRID, "--out", "kept")[2]
+        assert "5 of 6 points are saved" in shell(*GRID, "--out", "kept")[2]
     resumed = as_json(*GRID, "--out", "kept")
     assert (resumed["kept"], resumed["rows"]) == (5, whole["rows"])
     assert Path("kept/sweep.parquet").read_bytes() == Path("whole/sweep.parquet").read_bytes()
