@@ -29,7 +29,7 @@ WORDS = re.compile(
 USUAL = re.compile(r"test_\w+|\w*NotFound(?:Error)?|not_found|_?held_out\w*")
 PROSE = re.compile(
     r"\b(?:nobody|somebody|whoever|everybody|whom|beside|alike|gone|heard|told|mended|for want of)\b"
-    r"|\b(?:comes to|lets go|takes up with|as (?:\S+ ){1,5}ha(?:s|ve) (?:it|them))\b",
+    r"|\b(?:comes to|dealt|hears?|tells?|lets go|takes up with|as (?:\S+ ){1,5}ha(?:s|ve) (?:it|them))\b",
     re.IGNORECASE,
 )
 OPENINGS = (

@@ -91,7 +91,7 @@ LAMINA_CUDA_API lamina_cuda_status lamina_cuda_channel_fetch(lamina_cuda_channel
                                                              const lamina_cuda_channel_buffer* into,
                                                              int32_t count, lamina_cuda_stream stream);
 
-// The sender may write where the oldest message lies that was not given back. Over a NIC it hears of that by
+// The sender may write where the oldest message lies that was not given back. Over a NIC it is notified by
 // lamina_cuda_nic_post().
 LAMINA_CUDA_API lamina_cuda_status lamina_cuda_channel_give_back(lamina_cuda_channel_end* end,
                                                                  lamina_cuda_stream stream);

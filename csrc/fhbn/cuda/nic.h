@@ -80,7 +80,7 @@ LAMINA_CUDA_API lamina_cuda_status lamina_cuda_nic_destroy(lamina_cuda_nic_end* 
                                                            lamina_cuda_nic_left* left);
 
 // Notifies the peer, through its memory, of all that a receiver has given back since the last time. An end
-// that sends has nothing to tell.
+// that sends has nothing to report.
 LAMINA_CUDA_API lamina_cuda_status lamina_cuda_nic_post(lamina_cuda_nic_end* end, lamina_cuda_stream stream);
 
 // Waits until the NIC has done all that was posted, or has failed.

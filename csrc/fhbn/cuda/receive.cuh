@@ -106,7 +106,7 @@ LAMINA_DEVICE void scatter(const FetchArgs& args) {
 }
 
 // Waits for the next message, copies its parts and gives its slot back. All blocks find the same of what does
-// not fit; the last one tells it, when no thread looks at the cursor any more.
+// not fit; the last one reports it, when no thread looks at the cursor any more.
 LAMINA_KERNEL(kCopyThreads) recv(const FetchArgs args) {
   const End& end = args.end;
   Cursor& cursor = *end.cursor;

@@ -92,7 +92,7 @@ LAMINA_HD constexpr std::uint32_t free_blocks(const SendQueue& queue, const Send
 
 // A completion costs the NIC a write over the bus and the host a cache miss, so one stands for a quarter of a
 // queue. Once all of them have come, less than that is left, and up to three blocks of the last
-// request whose completion tells of its first only: there is room for another one.
+// request whose completion is that of its first only: there is room for another one.
 LAMINA_HD constexpr Completion moderated(const SendQueue& queue, const SendState& state,
                                          std::uint32_t blocks) {
   return state.next + blocks - state.signalled >= queue.blocks / 4 ? Completion::kRequested

@@ -31,7 +31,7 @@ struct NicError : ChannelError {
 
 // Writes from this end's memory into the peer's, both registered with their NICs; offsets are from the
 // beginning of each. What is written by one writer arrives in that order, so that a line never comes before
-// what it tells of. For one thread at a time.
+// what it announces. For one thread at a time.
 //
 // Memory may be changed again once the peer is known to have used it: a NIC that sends something again,
 // because the answer was lost, sends what the peer's NIC has had already and leaves alone.
@@ -66,8 +66,8 @@ inline constexpr std::uint32_t kUnheard = 1;
 inline constexpr Duration kGoodbye = std::chrono::seconds(1);
 
 // A NIC reports only on its requests, and of a queue pair that has failed, here or at the peer, no
-// more than that. So a waiter asks for something now and then: that its line be written once more. Not where
-// that would have to wait for room: then the NIC has enough to tell of.
+// more than that. So a waiter requests now and then that its line be written once more. Not where
+// that would have to wait for room: then the NIC has enough to report.
 class Reminder {
 public:
   // True once in a while.

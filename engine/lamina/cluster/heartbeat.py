@@ -1,4 +1,4 @@
-"""Heartbeats, which tell whether a silent worker still works: a link of their own, answered by a thread."""
+"""Heartbeats, which show whether a silent worker still works: a link of their own, answered by a thread."""
 
 from __future__ import annotations
 

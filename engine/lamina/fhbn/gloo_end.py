@@ -1,7 +1,7 @@
 """Both ends of a channel over gloo: they send, receive, wait, notice the other's end, and say goodbye.
 
 torch's public functions make one group of all processes, while a channel is a group of two among others: so
-`ProcessGroupGloo` is made here. Nor is there a call that tells, without a wait that breaks the group when it
+`ProcessGroupGloo` is made here. Nor is there a call that shows, without a wait that breaks the group when it
 ends, whether a message has begun to arrive: that is read where gloo writes it.
 """
 
@@ -341,7 +341,7 @@ class GlooSender(GlooEnd):
         self._finish()
 
     def _posted(self, tensor: Any, tag: int) -> Any:
-        # Of a group that was lost meanwhile: its fate is the wait's to tell, and that of the work is too.
+        # Of a group that was lost meanwhile: the wait reports that, also for the work.
         try:
             return self._group.send([tensor], self._other, tag)
         except RuntimeError as error:
