@@ -80,7 +80,7 @@ class PlanRequest(Request, frozen=True, kw_only=True, forbid_unknown_fields=True
     prefill: Annotated[
         PlanPrefill | None,
         hardware_option(
-            "Prompts are there already, computed with decoding, on separate devices, or whichever is "
+            "Prompt KV is there already, or computed with decoding, on separate devices, or whichever is "
             "cheaper; off, with --slo-ttft-ms any, by default.",
             common=True,
         ),

@@ -94,7 +94,7 @@ def with_prompts(systems: Sequence[str], named: bool) -> tuple[str, ...]:
         if named and name not in able:
             raise UserError(
                 "system-no-prompts",
-                f"--systems: {name} computes no prompts; leave it out, or ask with --prefill off",
+                f"--systems: {name} computes no prompts; leave it out, or plan with --prefill off",
             )
     return able
 
