@@ -9,7 +9,7 @@ from laminabench.catalog.cost_file import load_costs
 from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import device
 from laminabench.catalog.layout import Layout
-from laminabench.catalog.routing import RoutingCurve, read_routing, sampled, skewed, uniform
+from laminabench.catalog.routing import RoutingCurve, read_routing, sampled, skewed, uniform, write_routing
 from laminabench.catalog.step import model_step
 from laminabench.util.errors import UserError
 
@@ -78,6 +78,8 @@ def test_a_measured_curve_by_hand(tmp_path):
         "tokens,active,busiest\n1,0.5,0.5\n",
         "tokens,active,busiest\n2,0.5,1\n1,0.5,1\n",
         "tokens,active,busiest\n1,nan,1\n",
+        "ranks,tokens,active,busiest\n0,1,1,1\n",
+        "ranks,tokens,active,busiest\n1,2,1,1\n2,2,1,1\n1,2,1,1\n",
     ],
 )
 def test_a_bad_curve_is_refused(text, tmp_path):
@@ -96,3 +98,16 @@ def test_a_step_takes_the_curve():
         model_step(costs, qwen, gb200, layout, 12, few).experts_s
         < 0.9 * model_step(costs, qwen, gb200, layout, 12, "uniform").experts_s
     )
+
+
+def test_a_curve_by_ranks_is_that_of_the_layout(tmp_path):
+    path = tmp_path / "routing.csv"
+    path.write_text("# of a model\nranks,tokens,active,busiest\n1,10,0.5,1\n4,10,0.25,1.5\n")
+    curve = read_routing(path)
+    assert curve.load(128, 8, 4, 10).pairs == pytest.approx(30)
+    assert curve.load(128, 8, 1, 10).active == pytest.approx(64)
+    with pytest.raises(UserError) as failed:
+        curve.load(128, 8, 8, 10)
+    assert failed.value.code == "routing-no-ranks"
+    write_routing(curve, path, ["again"])
+    assert read_routing(path) == curve
