@@ -231,8 +231,12 @@ def predicted(
     """
     facts = table()
     used = load_costs(costs or facts["costs"])
-    # The host is added afterwards: CUDA time has none.
-    used = msgspec.structs.replace(used, host=HostCost(0.0, 0.0, Origin("given", "a step's kernels alone")))
+    # The host is added afterwards: CUDA time has none. The very batch was captured as a CUDA graph.
+    used = msgspec.structs.replace(
+        used,
+        host=HostCost(0.0, 0.0, Origin("given", "a step's kernels alone")),
+        measured=msgspec.structs.replace(used.measured, graph_rows=0),
+    )
     return [_predicted(row, used, facts, own_kernels) for row in rows]
 
 
