@@ -154,8 +154,8 @@ def _gemm_samples(of: GpuTables, dtype: str) -> tuple[Path | None, Samples]:
 def host_bound(device: Device, dtype: str, samples: Samples) -> bool:
     """Return whether the times are those of launching kernels."""
     few = samples.where(samples["m"] <= MANY)
-    matrices, of = np.unique(np.stack([few["n"], few["k"]]), axis=1, return_inverse=True)
-    least, most = (np.full(matrices.shape[1], start) for start in (np.inf, 0.0))
+    (n, k), of = np.unique(np.stack([few["n"], few["k"]]), axis=1, return_inverse=True)
+    least, most = (np.full(len(n), start) for start in (np.inf, 0.0))
     rows = np.full((2, len(least)), [[np.inf], [0.0]])
     for low, high, values in ((least, most, few.seconds), (rows[0], rows[1], few["m"])):
         np.minimum.at(low, of, values)
@@ -163,7 +163,7 @@ def host_bound(device: Device, dtype: str, samples: Samples) -> bool:
     spans = (rows[0] <= FEW) & (rows[1] == MANY)
     if not spans.any():
         return False
-    ideal = IDEAL.seconds(device, MANY, *matrices, dtype)
+    ideal = IDEAL.seconds(device, MANY, n, k, dtype)
     flat, long = np.median((most / least)[spans]), np.median((least / ideal)[spans])
     return bool(flat <= AS_LONG and long >= TOO_LONG)
 
