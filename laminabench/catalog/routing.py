@@ -23,6 +23,7 @@ DRAWS = 16  # of loads, whose mean is taken
 # loads within 4 %.
 POPULARITY, LEAST_POPULAR, MOST_POPULAR = 1.9, 1.0, 300.0
 LAYERS = 128  # whose popularities are drawn: the mean of the active experts is known within 2 %
+MOST_COMMENTS = 10  # of a file, that say what it is from
 MOST_STEPS = 64  # of a size, that a measured curve is the mean of
 MOST_ROUTED = 512  # tokens that are routed; the pairs of more are in proportion
 
@@ -40,13 +41,14 @@ class RoutingCurve(NamedTuple):
     """Load of the busiest rank as it was measured, by a step's tokens: shares of its experts, and of a mean.
 
     `active` is the share of the rank's experts with a token, `busiest` its pairs over those of a mean rank.
-    `ranks`, if given, is the number of ranks of each point.
+    `ranks`, if given, is the number of ranks of each point. `source` is the file, with its first comments.
     """
 
     tokens: tuple[float, ...]
     active: tuple[float, ...]
     busiest: tuple[float, ...]
     ranks: tuple[int, ...] = ()
+    source: str = ""
 
     def load(self, experts: int, top_k: int, ep: int, tokens: ArrayLike) -> ExpertLoad:
         """Return the load; between points by the logarithm of tokens, beyond them as at the nearest."""
@@ -84,10 +86,11 @@ def read_routing(path: Path) -> RoutingCurve:
         )
 
     try:
-        numbered = enumerate(safe_parse.text(path).splitlines(), 1)
+        text = safe_parse.text(path).splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise wrong("it cannot be read") from error
-    lines = [(number, line) for number, line in numbered if not line.startswith("#")]
+    lines = [(number, line) for number, line in enumerate(text, 1) if not line.startswith("#")]
+    comments = [line.lstrip("# ") for line in text if line.startswith("#")]
     columns = tuple(lines[0][1].replace(" ", "").split(",")) if lines else ()
     by_rank = columns == ("ranks", *COLUMNS)
     if not by_rank and columns != COLUMNS:
@@ -113,7 +116,8 @@ def read_routing(path: Path) -> RoutingCurve:
     if not points:
         raise wrong("it has no rows")
     known, shares, most = zip(*points, strict=True)
-    return RoutingCurve(known, shares, most, tuple(ranks) if by_rank else ())
+    source = "; ".join([path.name, *comments[:MOST_COMMENTS]])
+    return RoutingCurve(known, shares, most, tuple(ranks) if by_rank else (), source)
 
 
 def write_routing(curve: RoutingCurve, path: Path, comments: Sequence[str]) -> None:

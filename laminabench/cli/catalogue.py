@@ -308,7 +308,9 @@ def measure_routing(
     facts, comments = measured.describe(folder, prompts, sequences)
     write_routing(curve, target, comments)
     out.note(f"wrote {target}")
-    points = [dict(zip(curve._fields, point, strict=True)) for point in zip(*curve, strict=True)]
+    names = ("ranks", "tokens", "active", "busiest")
+    columns = zip(*(getattr(curve, name) for name in names), strict=True)
+    points = [dict(zip(names, point, strict=True)) for point in columns]
     facts |= {"file": str(target), "curve": points}
     out.result(facts, lambda console: _print_routing(console, facts))
 

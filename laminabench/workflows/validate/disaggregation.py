@@ -245,7 +245,7 @@ def _predicted(row: Measured, costs: CostSet, facts: Table, own_kernels: bool) -
         setup = _setup(row, costs, facts["network"])
         if own_kernels:
             kernels = msgspec.convert(facts["own_kernels"], SplitKernels)
-            curve = {name: tuple(values) for name, values in facts["own_routing"].items()}
+            curve: Table = {name: tuple(values) for name, values in facts["own_routing"].items()}
             setup = replace(setup, split_kernels=kernels, routing=RoutingCurve(**curve))
         terms = _replicated(row, setup) if row.system == "vllm" else _split(row, setup)
     except UserError as error:

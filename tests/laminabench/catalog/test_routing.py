@@ -120,4 +120,6 @@ def test_a_curve_by_ranks_is_that_of_the_layout(tmp_path):
         curve.load(128, 8, 8, 10)
     assert failed.value.code == "routing-no-ranks"
     write_routing(curve, path, ["again"])
-    assert read_routing(path) == curve
+    again = read_routing(path)
+    assert again[:4] == curve[:4]
+    assert (curve.source, again.source) == ("routing.csv; of a model", "routing.csv; again")
