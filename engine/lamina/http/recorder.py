@@ -31,7 +31,7 @@ LOGGER = logging.getLogger("lamina.http")
 MOST_RECORDINGS = 1000
 MOST_TOKENS = 1 << 20
 RETENTION_S = 600.0
-# Tokens of requests that go on while their clients are away; beyond, those longest away are paused.
+# Tokens of requests that continue while their clients are away; beyond, those longest away are paused.
 MOST_ABSENT = 1 << 24
 # The journal is rewritten at twice what its recordings need, and this.
 SLACK_BYTES = 1 << 24
@@ -220,8 +220,9 @@ class Recorder:
         key = hmac.digest(self._secret, (request.request_id or "").encode(), "sha256")
         body = request.model_dump_json(exclude={"request_id"}).encode()
         tokens = array("I", prompt)  # a list is nine times as large, and may stay without a client
-        parts = (type(request).__name__.encode(), body, tokens.tobytes())
-        digest = hashlib.sha256(b"\0".join(parts)).digest()
+        digest = hashlib.sha256(
+            b"\0".join((type(request).__name__.encode(), body, tokens.tobytes()))
+        ).digest()
         after = _number(last_event)
         if recording := self._recordings.get(key):
             if not hmac.compare_digest(recording.digest, digest):
