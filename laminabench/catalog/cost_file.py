@@ -113,8 +113,8 @@ def from_table(table: Table, where: str, arrays: Mapping[str, Any] | None = None
     """
     try:
         return CostSet(
-            name=table["name"],
-            title=table["title"],
+            name=str(table["name"]),
+            title=str(table["title"]),
             **{
                 name: section.read(table[name], f"{where}.{name}")
                 for name, section in sections().items()
@@ -244,12 +244,12 @@ def _number(value: Any, path: str, *, finite: bool = True) -> float:
 
 
 def _origin(row: Table) -> Origin:
-    about = (row["kind"], row["source"], row.get("range", ""))
-    return Origin(*about, row.get("errors_percent", {}), row.get("samples", 0), row.get("unstable", False))
+    named = {"errors" if key == "errors_percent" else key: value for key, value in row.items()}
+    return msgspec.convert(named, Origin)
 
 
 def _borrowing(rows: Table) -> dict[str, Borrowed]:
-    return {name: Borrowed(row["from"], row["reason"]) for name, row in rows.items()}
+    return {name: Borrowed(str(row["from"]), str(row["reason"])) for name, row in rows.items()}
 
 
 def _section(path: tuple[str, ...], kind: type[msgspec.Struct], cost: Any) -> list[str]:

@@ -277,13 +277,17 @@ def _device(name: str, row: Table) -> Device:
     )
 
 
+# Of dollars an hour and of watts: what they are multiplied with leaves sums finite.
+MOST_AMOUNT = 1e12
+
+
 def _parse(flag: str, text: str, amount: str, expected: str) -> tuple[str, float]:
     name = text.partition("=")[0].strip().lower()
     try:
         number = float(amount)
     except ValueError:
         number = -1.0
-    if not name or not 0 <= number < float("inf"):
+    if not name or not 0 <= number <= MOST_AMOUNT:
         raise UserError("hardware-bad-option", f"{flag} {text}: expected DEVICE={expected}")
     return name, number
 

@@ -63,7 +63,7 @@ def record(target: Path, costs: str | None, out: Output, **flags: Any) -> None:
     require_writable(target)
     options = given_in({name: flags.pop(name) for name in OFFERED})
     settings = {name: value for name, value in {"costs": costs, **flags}.items() if value is not None}
-    require_set_up("record", {"model": "", "source": "", "max_batched_tokens": 0, **settings})
+    require_set_up("record", {"model": "", "source": "", "max_batched_tokens": 1, **settings})
     with tempfile.TemporaryDirectory() as temporary:
         request = ReplayRequest(system=SERVER, mode="open", directory=f"{temporary}/run", **options)
         result = run(request, listener=out)

@@ -10,15 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import numpy as np
+from msgspec import Meta, ValidationError, convert
 
 from laminabench.catalog.cost_file import COST_SETS, DEFAULT_COSTS, load_costs
 from laminabench.catalog.entries import from_path, packaged_in
 from laminabench.catalog.families import load_models, same_sizes
 from laminabench.catalog.hardware import load_devices
 from laminabench.catalog.server_host import steps_of
+from laminabench.requests.fields import MAX_COUNT, Count
 from laminabench.requests.replay import of_text
 from laminabench.runs.format import MANIFEST
 from laminabench.runs.manifest import NUMBERS
@@ -98,6 +100,25 @@ class Recording:
 _COLUMNS = ("arrival_s", "prompt_tokens", "output_tokens", "first_token_s", "last_token_s", "like", "blocks")
 # vLLM's defaults, which not every version of it writes down.
 AS_TODAY = {"host_async": True, "prefix_caching": True}
+
+
+class SetUp(TypedDict, total=False):
+    """Types and limits of what a prediction reads of a server's settings; the rest is only shown."""
+
+    model: str
+    deployment: Annotated[str, Meta(pattern="x")]
+    costs: str
+    source: str
+    host: str
+    host_async: bool
+    prefix_caching: bool
+    max_num_seqs: Count
+    max_batched_tokens: Count
+    kv_tokens: Count
+    graph_rows: Annotated[int, Meta(ge=0, le=MAX_COUNT)]
+    memory_utilization: Annotated[float, Meta(gt=0, le=1)]
+
+
 # What a server's settings are called here, as far as they must be there.
 _NEEDED = ("model", "deployment", "costs", "max_num_seqs", "max_batched_tokens", "source")
 
@@ -139,12 +160,13 @@ def _from_table(table: dict[str, Any], where: str) -> Recording:
         if len({len(column) for column in values.values()}) != 1 or not len(values["like"]):
             raise ValueError("its columns are not of one length")
         _require_requests(**values)
+        others = convert(table.pop("others", {}), dict[str, dict[str, list[float]]])
     except (KeyError, ValueError, TypeError, OverflowError) as error:
         raise UserError(
             "validation-bad-recording", f"{where} is no recording: {error}; `validate --save` writes one"
         ) from error
-    others, name = table.pop("others", {}), table.pop("name", where)
-    return Recording(name, require_set_up(where, table), others=others, **values)
+    name = str(table.pop("name", where))
+    return Recording(name, require_set_up(where, AS_TODAY | table), others=others, **values)
 
 
 def _require_requests(
@@ -232,10 +254,16 @@ def _shared(trace: Trace | None, prompt_tokens: Int32, order: Any) -> tuple[Int3
 
 
 def require_set_up(where: str, about: dict[str, Any]) -> dict[str, Any]:
-    """Return `about`; raise a UserError if settings needed for a prediction are missing."""
+    """Return `about`; raise a UserError if settings needed for a prediction are missing or impossible."""
     if missing := [name for name in _NEEDED if name not in about]:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in missing)
         raise UserError("validation-bad-recording", f"{where} does not say how it was set up; give {flags}")
+    try:
+        convert(about, SetUp)
+    except ValidationError as error:
+        raise UserError(
+            "validation-bad-recording", f"{where} is of no server that can be: {error}"
+        ) from error
     return about
 
 

@@ -187,3 +187,37 @@ def test_a_unique_prompt_shares_nothing(made: Any, tmp_path: Path) -> None:
     made(blocks=np.ones(40, np.int32)).write(target)
     with pytest.raises(UserError, match="validation-bad-recording"):
         read(target)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("model", "5"),
+        ("costs", "[]"),
+        ("deployment", '"h100"'),
+        ("max_num_seqs", "nan"),
+        ("max_num_seqs", "-1"),
+        ("max_batched_tokens", '""'),
+        ("kv_tokens", "[1, 2]"),
+        ("prefix_caching", '"yes"'),
+        ("memory_utilization", "2"),
+        ("others", "-inf"),
+        ("others", "{ another = 1 }"),
+    ],
+)
+def test_a_server_that_cannot_be_is_refused(made: Any, tmp_path: Path, key: str, value: str) -> None:
+    target = tmp_path / "made.toml"
+    made().write(target)
+    rest = [line for line in target.read_text().splitlines() if not line.startswith(f"{key} =")]
+    target.write_text("\n".join([f"{key} = {value}", *rest]))
+    with pytest.raises(UserError, match="validation-bad-recording"):
+        read(target)
+
+
+def test_switches_that_a_file_lacks_are_as_in_servers_of_today(made: Any, tmp_path: Path) -> None:
+    target = tmp_path / "made.toml"
+    made().write(target)
+    text = target.read_text().replace("host_async = true\n", "").replace("prefix_caching = true\n", "")
+    target.write_text(text)
+    about = read(target).about
+    assert (about["host_async"], about["prefix_caching"]) == (True, True)
