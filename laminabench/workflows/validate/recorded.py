@@ -115,7 +115,8 @@ def predict(recording: Recording, costs: CostSet) -> Times:
 
 def with_gap(costs: CostSet, gap_s: float) -> CostSet:
     """Return the set with such a gap between two steps, whatever the host hides behind them."""
-    return replace(costs, host=replace(costs.host, gap_s=gap_s))
+    server = costs.server and replace(costs.server, gap_s=gap_s)
+    return replace(costs, host=replace(costs.host, gap_s=gap_s), server=server)
 
 
 def gap_of(recording: Recording, costs: CostSet) -> float:
