@@ -59,17 +59,17 @@ def measure(source: Any, seconds: float) -> dict[Point, list[float]]:
     of its first token until the client has that. `between steps`: by batch size.
     """
     context = multiprocessing.get_context("spawn")
-    mine, theirs = context.Pipe()
-    server = context.Process(target=_serve, args=(source, theirs), daemon=True)
+    near_end, far_end = context.Pipe()
+    server = context.Process(target=_serve, args=(source, far_end), daemon=True)
     server.start()
-    theirs.close()
+    far_end.close()
     try:
-        bursts = asyncio.run(_bursts(mine.recv(), seconds))
-        mine.send(None)
-        events = Events(*mine.recv())
+        bursts = asyncio.run(_bursts(near_end.recv(), seconds))
+        near_end.send(None)
+        events = Events(*near_end.recv())
         server.join()
     finally:
-        mine.close()
+        near_end.close()
         server.kill()
     return points(bursts, events)
 
