@@ -84,7 +84,7 @@ def test_a_run_is_read_as_a_recording_and_predicted_by_what_made_it(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("said", "given", "engine", "ahead", "host"),
+    ("stated", "given", "engine", "ahead", "host"),
     [
         ({}, {}, "vllm", True, None),
         ({"server": "lamina", "server_version": "0.2"}, {}, "lamina 0.2", True, None),
