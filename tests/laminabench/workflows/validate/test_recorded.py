@@ -57,11 +57,14 @@ def test_a_measured_server_has_its_own_host(made: Any) -> None:
     costs = load_costs("vllm-0.19")
     host = ServerHost(0.0, 0.0, Origin("measured", "here"), request_in_s=20e-3, out_s=30e-3)
     served = structs.replace(costs, server=host)
-    same = made(about={"host": "0ms,in=20ms,out=30ms"})
+    # What was measured between its steps is what it did not hide.
+    same = made(about={"host": "0ms,in=20ms,out=30ms", "host_async": False})
     assert recorded.predict(made(), served).ttft == pytest.approx(recorded.predict(same, costs).ttft)
     assert recorded.predict(same, served).ttft == pytest.approx(recorded.predict(same, costs).ttft)
     slower = recorded.predict(made(), recorded.with_gap(served, 1e-3))
-    assert float(np.mean(slower.tpot - recorded.predict(made(), served).tpot)) == pytest.approx(1e-3, rel=0.2)
+    assert float(np.mean(slower.tpot - recorded.predict(made(), served).tpot)) == pytest.approx(
+        1.1e-3, rel=0.2
+    )
 
 
 def test_a_request_of_one_token_has_no_tpot(made: Any) -> None:
