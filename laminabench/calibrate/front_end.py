@@ -31,6 +31,7 @@ from laminabench.systems.live.endpoint.request import Accepted, request
 from laminabench.systems.live.endpoint.setup import Address, Behind, EndpointSetup, Served
 from laminabench.systems.live.endpoint.wire import Pool
 from laminabench.systems.live.lamina.starting import on_cores, refused
+from laminabench.util.errors import UserError
 
 # Requests that are sent at once.
 BURSTS = (1, 4, 16)
@@ -64,14 +65,25 @@ def measure(source: Any, seconds: float) -> dict[Point, list[float]]:
     server.start()
     far_end.close()
     try:
-        bursts = asyncio.run(_bursts(near_end.recv(), seconds))
+        bursts = asyncio.run(_bursts(received(near_end), seconds))
         near_end.send(None)
-        events = Events(*near_end.recv())
-        server.join()
+        events = Events(*received(near_end))
     finally:
         near_end.close()
         server.kill()
+        server.join()
     return points(bursts, events)
+
+
+def received(pipe: Connection) -> Any:
+    """Return the server's next message; a UserError if none comes."""
+    with contextlib.suppress(EOFError):
+        if pipe.poll(TIMEOUT_S):
+            return pipe.recv()  # waits: it has come
+    raise UserError(
+        "calibrate-server",
+        f"the engine's server has ended, or was silent for {TIMEOUT_S:g} s: measure again on an idle machine",
+    )
 
 
 def points(bursts: list[Burst], events: Events) -> dict[Point, list[float]]:
@@ -115,7 +127,7 @@ def _serve(source: Any, pipe: Connection) -> None:
     def end() -> None:
         # The other process has said so, or has ended.
         with contextlib.suppress(EOFError):
-            pipe.recv()
+            pipe.recv()  # waits: the other end closes at the latest when its process ends
         os.kill(os.getpid(), signal.SIGTERM)
 
     tokens = BURSTS[-1] * (PROMPT + OUTPUT)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from laminabench.calibrate.front_end import BURSTS, Burst, Events, measure, points
+from laminabench.calibrate.front_end import BURSTS, Burst, Events, measure, points, received
+from laminabench.util.errors import UserError
 
 
 def test_points_are_differences_of_the_events_at_both_ends() -> None:
@@ -21,6 +23,13 @@ def test_points_are_differences_of_the_events_at_both_ends() -> None:
     assert {point: taken[0] for point, taken in points([burst], events).items()} == pytest.approx(
         {("taken in", 2): 10.5e-3, ("out", 2): 5e-3, ("begun", 2): 20e-3, ("between steps", 2): 4e-3}
     )
+
+
+def test_a_server_that_has_ended_is_an_error() -> None:
+    near_end, far_end = multiprocessing.Pipe()
+    far_end.close()
+    with pytest.raises(UserError, match="calibrate-server"):
+        received(near_end)
 
 
 @pytest.mark.long
