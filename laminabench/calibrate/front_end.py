@@ -71,7 +71,7 @@ def measure(source: Any, seconds: float) -> dict[Point, list[float]]:
     finally:
         near_end.close()
         server.kill()
-        server.join()
+        server.join()  # waits: it has been killed
     return points(bursts, events)
 
 
