@@ -121,6 +121,7 @@ def from_table(table: Table, where: str, arrays: Mapping[str, Any] | None = None
                 if name in table
             },
             host=_host(table["host"], f"{where}.host") if "host" in table else assumed_host(),
+            server=_cost(ServerHost, table["server"], f"{where}.server") if "server" in table else None,
             borrowed=_borrowing(table["borrow"]) if "borrow" in table else assumed_borrowing(),
             measured=_measured(table.get("measured", {}), arrays or {}),
             devices=devices_in(table.get("device", {})),
@@ -184,6 +185,8 @@ def formula_lines(costs: CostSet, comment: str = "") -> list[str]:
             lines += _section((name, *cost_keys.to_path(key)), section.cost, term)
     if costs.host != assumed_host():
         lines += _section(("host",), type(costs.host), costs.host)
+    if costs.server:
+        lines += _section(("server",), ServerHost, costs.server)
     for device in costs.devices.values():
         lines += ["", f"[device.{device.name}]", *_device_lines(device)]
     for network in costs.networks.values():
@@ -215,7 +218,10 @@ def digest(costs: CostSet) -> str:
         else:
             values.update(repr(value).encode())
 
-    add(costs)
+    given = structs.asdict(costs)
+    if costs.server is None:
+        del given["server"]
+    add(given)
     return values.hexdigest()
 
 

@@ -57,6 +57,7 @@ from laminabench.catalog.measured import (
 )
 from laminabench.catalog.models import DTYPE_BYTES, ModelShape, Side
 from laminabench.catalog.network import Network
+from laminabench.catalog.server_host import ServerHost
 from laminabench.util.errors import UserError
 
 Term = TypeVar("Term")
@@ -102,6 +103,7 @@ class CostSet(msgspec.Struct, frozen=True, kw_only=True):
     # Devices that the catalogue lacks, and the networks between them.
     devices: Mapping[str, Device] = msgspec.field(default_factory=dict)
     networks: Mapping[str, Network] = msgspec.field(default_factory=dict)
+    server: ServerHost | None = None  # the host of this machine's engine behind its HTTP API
 
     def __hash__(self) -> int:
         return hash(self.name)  # mappings have none

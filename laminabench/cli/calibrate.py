@@ -147,6 +147,13 @@ def _print(console: Console, facts: Mapping[str, Any]) -> None:
         f"{device['bandwidth_gb_per_s']:.1f} GB/s",
         soft_wrap=True,
     )
+    if server := facts["server"]:
+        console.print(
+            f"behind the HTTP API: {1000 * server['request_in_s']:.1f} ms in, "
+            f"{1000 * server['request_serial_s']:.2f} ms for each request, "
+            f"{1000 * server['out_s']:.1f} ms out",
+            soft_wrap=True,
+        )
     if host["kind"] == "assumed":
         console.print("without workers on two cores: host and network are as assumed", soft_wrap=True)
         return

@@ -240,9 +240,10 @@ class Service:
     api_key: str | None = field(default=None, repr=False)
     version: str = ""
     requests: Requests | None = None
+    meter_kind: type[Meter] = Meter
 
     def __post_init__(self) -> None:
-        self.meter = Meter(self.engine)
+        self.meter = self.meter_kind(self.engine)
         self.draining = False
         self.sending: set[Answer] = set()
         self.body_bytes = self.limits.body_bytes or REST_BYTES + TOKEN_BYTES * self.context

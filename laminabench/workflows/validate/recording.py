@@ -6,6 +6,7 @@ Stored as one file of numbers (TOML), or read from a folder of LLMServingSim's b
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
@@ -41,6 +42,8 @@ US = 1e-6
 _MOST_PROMPT_TOKENS = 1 << 30
 _MOST_LINES = 1 << 30
 FOLDER = "recorded"
+# The owner of a vLLM server's models, as it lists them.
+VLLM = "vllm"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,7 @@ class Recording:
 
     @property
     def device(self) -> str:
-        return str(self.about["deployment"]).split("x", 1)[1]
+        return re.split("[:+]", str(self.about["deployment"]).split("x", 1)[1])[0]
 
     def trace(self) -> Trace:
         """Return the requests, with shared blocks of prompts."""
@@ -207,6 +210,7 @@ def _from_run(directory: Path, settings: dict[str, Any]) -> Recording:
         "source": f"{run.manifest.command}, on {run.manifest.host.cpu}",
         **AS_TODAY,
         "max_batched_tokens": 2048,
+        **_software_of(run, settings.get("server_version")),
         **{
             name: choices[flag]
             for name, flag in (("max_num_seqs", "max-num-seqs"), ("max_batched_tokens", "max-batched-tokens"))
@@ -229,6 +233,18 @@ def _from_run(directory: Path, settings: dict[str, Any]) -> Recording:
         like=like,
         blocks=blocks,
     )
+
+
+def _software_of(run: Run, release: str | None) -> dict[str, Any]:
+    """Return what a server said of itself, or the given release of vLLM, with how it schedules."""
+    facts = run.manifest.deployment.facts or {}
+    name, version = (VLLM, release) if release else (facts.get("server"), facts.get("server_version"))
+    if not isinstance(name, str) or not isinstance(version, str):
+        return {}
+    about: dict[str, Any] = {"engine": f"{name} {version}"}
+    if name == VLLM:
+        about |= {"server_version": version, "host_async": steps_of(version).asynchronous}
+    return about
 
 
 def _blocks_of(run: Run) -> Trace | None:

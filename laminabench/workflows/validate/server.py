@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from laminabench.catalog.cost_terms import HostCost
+from msgspec import structs
+
+from laminabench.catalog.cost_terms import HostCost, coefficients
 from laminabench.catalog.costs import CostSet, known_devices
 from laminabench.catalog.deployment import parse_deployment
 from laminabench.catalog.find_model import modelled
@@ -33,12 +35,14 @@ def replayed(
 
     They are sent when they arrive, or so many are there at once.
 
-    `host` is a server's, if the cost set's is not to count.
+    `host` is a server's, if the cost set's is not to count: that of its server where one was measured.
 
     A server whose deployment has attention workers is this project's own, any other is as vLLM is.
     """
     deployment = parse_deployment(about["deployment"], known_devices([costs]))
     deployed = of_server(deployment)
+    if host is None:
+        costs = _as_served(costs, alone=deployment.attention is None)
     setup = Setup(
         model=model or modelled(about["model"]),
         deployment=deployment,
@@ -58,3 +62,11 @@ def replayed(
     fleet = Fleet((deployed.build(setup).spec,), keep_iterations=False)
     offered = Offered("closed", concurrency) if concurrency else Offered("open")
     return simulate(trace, fleet, offered).requests
+
+
+def _as_served(costs: CostSet, *, alone: bool) -> CostSet:
+    """Return the set with the host of its server, where one was measured: in one process."""
+    if costs.server is None:
+        return costs
+    same = {} if alone else {name: getattr(costs.host, name) for name in coefficients(HostCost)}
+    return structs.replace(costs, host=structs.replace(costs.server, **same))

@@ -43,9 +43,18 @@ class Probed:
         }
 
 
+# Of what a server says of itself, so much is stored.
+_LONGEST_NAME = 100
+
+
 class _Model(msgspec.Struct):
     id: str
     root: str | None = None
+    owned_by: str | None = None
+
+
+class _Version(msgspec.Struct):
+    version: str = ""
 
 
 class _Models(msgspec.Struct):
@@ -59,8 +68,8 @@ class Probe:
     setup: EndpointSetup
     pool: Pool
 
-    async def model(self) -> tuple[bool, str]:
-        """Return whether the server lists models, and the model's root; raise a UserError without it."""
+    async def model(self) -> tuple[bool, str, str]:
+        """Return whether the server lists models, the model's root and its owner; a UserError without it."""
         stream = await self._send(request(self.setup, "/v1/models"))
         if stream.status in (401, 403):
             raise UserError("endpoint-refused", self._refused(stream))
@@ -69,15 +78,24 @@ class Probe:
         except (msgspec.DecodeError, UnicodeDecodeError):
             known = None
         if known is None:
-            return False, ""
+            return False, "", ""
         name = self.setup.model.name
         for one in known:
             if one.id == name:
-                return True, one.root or ""
+                return True, one.root or "", (one.owned_by or "")[:_LONGEST_NAME]
         names = [one.id for one in known]
         raise UserError(
             "endpoint-no-model", f"{self.setup.address} has no model {name!r}; {nearest(name, names)}"
         )
+
+    async def version(self) -> str:
+        """Return the server's version; "" if it does not say one."""
+        stream = await self._send(request(self.setup, "/version"))
+        try:
+            stated = msgspec.json.decode(stream.plain, type=_Version) if stream.status == 200 else _Version()
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return ""
+        return stated.version[:_LONGEST_NAME]
 
     async def fields(self, prompt: Prompt) -> tuple[Accepted, Stream]:
         """Find the fields that the server accepts, leaving out those that it rejects one by one."""

@@ -90,7 +90,8 @@ async def _prepare(trace: Trace, setup: EndpointSetup, seed: int) -> tuple[Probe
     pool = pool_of(setup)
     try:
         probe = Probe(setup, pool)
-        listed, root = await probe.model()
+        listed, root, owner = await probe.model()
+        software = {"server": owner, "server_version": await probe.version()}
         prompts, facts = _prompts(trace, setup, seed, root)
         server = await probed(probe, prompts, listed=listed)
         notes = _adjusted(prompts, server, setup)
@@ -101,6 +102,7 @@ async def _prepare(trace: Trace, setup: EndpointSetup, seed: int) -> tuple[Probe
         await asyncio.sleep(0)
     if failed:
         notes.append(f"{len(failed)} of {len(lengths)} warm-up requests failed; the first: {failed[0]}")
+    facts |= {name: stated for name, stated in software.items() if stated}
     facts |= {**server.describe(), "warm_up": len(lengths), "warm_up_failed": len(failed)}
     return server, prompts, facts, notes
 

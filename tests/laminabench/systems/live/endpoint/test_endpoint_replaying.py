@@ -281,7 +281,7 @@ def test_chat_prompts_leave_room_for_the_template(
     server.usual = answer
     result = observed(make_trace(requests=2, prompt=12, output=3), api="chat", tokenizer=str(tmp_path))
     calls, chunks = result.outcome.calls, result.outcome.chunks
-    assert [requested.path for requested in server.requested[1:]] == ["/v1/chat/completions"] * 3
+    assert [requested.path for requested in server.requested[2:]] == ["/v1/chat/completions"] * 3
     assert calls["prompt_counted"].tolist() == [12, 12]
     assert np.bincount(chunks["request"], chunks["tokens"]).tolist() == [3, 3]
     assert (result.facts["added_prompt_tokens"], result.facts["prompts_of_wrong_length"]) == (5, 0)
