@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 
+from laminabench.catalog.entries import Table
 from laminabench.catalog.find_model import model
 from laminabench.papers.context import Context
+from laminabench.papers.h2m2.boards import BoardChanges
 from laminabench.papers.h2m2.overheads import overheads
 from laminabench.papers.h2m2.speeds import (
     CASES,
@@ -50,9 +52,9 @@ class Other:
     words: str
     reading: Reading = AS_ASSUMED
     queue: int | None = None  # bursts that a channel sees ahead
-    board: dict[str, Any] = field(default_factory=dict)
+    board: BoardChanges = field(default_factory=BoardChanges)
 
-    def dram(self, side: Side) -> dict[str, Any]:
+    def dram(self, side: Side) -> Table:
         native = load_drams()[DRAMS[side]].native()
         return native if self.queue is None else native | {"queue": self.queue}
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from laminabench import _sim
+from laminabench.catalog.entries import Table
 from laminabench.catalog.models import ModelShape
 from laminabench.systems.modelled.h2m2.boards import NS, Board
 from laminabench.systems.modelled.h2m2.drams import load_drams
@@ -87,7 +88,7 @@ def replay_side(
     reading: Reading = AS_ASSUMED,
     *,
     chips: int | None = None,
-    dram: dict[str, Any] | None = None,
+    dram: Table | None = None,
 ) -> SideReplay:
     """Replay the kernels of a middle layer on one side; `dram` replaces the catalogue's."""
     memory = board.hbm if side == "hbm" else board.lpddr
@@ -101,11 +102,12 @@ def replay_side(
         dram=dram or load_drams()[DRAMS[side]].native(),
         **reading._asdict(),
     )
-    return SideReplay(tuple(_kernel(each) for each in kernels))
-
-
-def _kernel(values: dict[str, Any]) -> KernelReplay:
-    return KernelReplay(seconds=values.pop("ns") * NS, closed_s=values.pop("closed_ns") * NS, **values)
+    return SideReplay(
+        tuple(
+            KernelReplay(seconds=each.pop("ns") * NS, closed_s=each.pop("closed_ns") * NS, **each)
+            for each in kernels
+        )
+    )
 
 
 @dataclass(frozen=True, slots=True)
