@@ -6,18 +6,19 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypedDict, TypeVar
 
 import msgspec
 
 from laminabench.analysis.metrics import summarise
 from laminabench.catalog.costs import CostSet
+from laminabench.catalog.deployment import DeploymentFacts
 from laminabench.requests.replay import ReplayRequest
 from laminabench.runs.manifest import Backend, Partial
 from laminabench.runs.summary import Summary
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.simulate import Offered
-from laminabench.sim.spec import Mode
+from laminabench.sim.spec import Admission, Mode
 from laminabench.systems.includes import Includes
 from laminabench.systems.policy import priority_of
 from laminabench.traces.table import Trace
@@ -91,7 +92,7 @@ class Hardware(Protocol):
     @property
     def power_w(self) -> float | None: ...
 
-    def describe(self) -> JsonObject: ...
+    def describe(self) -> DeploymentFacts: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +160,15 @@ class Prepared:
         raise NotImplementedError
 
 
+class TwinChoices(TypedDict, total=False):
+    """The fields in which a modelled replay differs from the live one that it is compared with."""
+
+    system: str
+    admission: Admission
+    block_size: int
+    max_batched_tokens: int
+
+
 @dataclass(frozen=True, slots=True)
 class Live:
     """A live system: what it takes, like a modelled `System`, and the package that prepares it."""
@@ -175,9 +185,9 @@ class Live:
     # All cores that it has are one device of a cost set; else each is.
     ONE_DEVICE: bool = False
 
-    def twin(self, request: ReplayRequest) -> dict[str, Any]:
+    def twin(self, request: ReplayRequest) -> TwinChoices:
         """Return the choices of the modelled replay that a live one of this request is compared with."""
-        choices: dict[str, Any] = importlib.import_module(f"{self.package}.prepared").twin(request)
+        choices: TwinChoices = importlib.import_module(f"{self.package}.prepared").twin(request)
         return choices
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
@@ -118,7 +118,7 @@ class Setup:
         return self.kernels(self.deployment.model.device).publish_s if self.wire == "fp8" else 0.0
 
 
-def kernel_rows(setup: Setup) -> list[dict[str, Any]]:
+def kernel_rows(setup: Setup) -> list[JsonObject]:
     """Return the kernels of split systems that the deployment uses, as rows next to the coefficients."""
     if not setup.fuses:
         return []
@@ -165,7 +165,7 @@ class Modelled:
 
     spec: Spec
     facts: Mapping[str, Any] = field(default_factory=dict)
-    coefficients: list[dict[str, Any]] = field(default_factory=list)
+    coefficients: Sequence[JsonObject] = ()
 
 
 class Limits(NamedTuple):
@@ -443,12 +443,12 @@ def link_rate(setup: Setup, model_workers: int) -> float:
     return min(model_workers, attention.count) * setup.network.on(nic).bandwidth_bytes_per_s
 
 
-def measured_rows(sources: list[dict[str, Any]], on: Device) -> list[dict[str, Any]]:
+def measured_rows(sources: Sequence[JsonObject], on: Device) -> list[JsonObject]:
     """Return a cost set's sources that are times of their own, as rows next to the coefficients."""
-    return [{**row, "device": on.name} for row in sources if not row["priced_by"].startswith("formula")]
+    return [{**row, "device": on.name} for row in sources if not str(row["priced_by"]).startswith("formula")]
 
 
-def assumptions(setup: Setup) -> list[dict[str, Any]]:
+def assumptions(setup: Setup) -> list[JsonObject]:
     """Return the assumptions that no measurement covers, as rows next to the coefficients."""
     memory = {
         "share_in_use": setup.memory_utilization,

@@ -88,9 +88,13 @@ def timing_of(spec: Spec) -> Timing:
 
 def modelled_twin(request: ReplayRequest) -> ReplayRequest:
     """Return the modelled replay on the devices that are emulated."""
-    others: dict[str, Any] = {name: FIELDS[name].default for name in LIVE_ONLY}
     return msgspec.structs.replace(
-        request, **others, backend="modelled", deployment=_deployment(request), timeline=None, plot=None
+        request,
+        **{name: FIELDS[name].default for name in LIVE_ONLY},
+        backend="modelled",
+        deployment=_deployment(request),
+        timeline=None,
+        plot=None,
     )
 
 

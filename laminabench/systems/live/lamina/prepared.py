@@ -25,6 +25,7 @@ from laminabench.systems.base import (
     Past,
     Prepared,
     Replayed,
+    TwinChoices,
     Window,
     Workload,
     defaulted,
@@ -266,9 +267,9 @@ def _unsound(records: Recorded | OwnTimes) -> CheckFailedError | None:
     )
 
 
-def twin(request: ReplayRequest) -> dict[str, Any]:
+def twin(request: ReplayRequest) -> TwinChoices:
     """Return the choices of its modelled twin."""
-    choices: dict[str, Any] = {}
+    choices: TwinChoices = {}
     if request.prefill == "model":
         # The modelled default is of all tokens of an iteration, the engine's is of prompts.
         choices["max_batched_tokens"] = max(

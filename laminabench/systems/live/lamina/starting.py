@@ -80,13 +80,12 @@ def _started(
 ) -> Engine:
     import torch
 
-    from lamina.cluster import Layout
     from lamina.serve import Engine
 
     dtype = DTYPES.get(setup.model.dtype)  # what is none of activations is left to the model
     engine = Engine(
         setup.engine_model(),
-        layout=None if setup.alone else Layout(**setup.layout()),
+        layout=None if setup.alone else setup.layout(),
         machine=machine,
         dtype=None if dtype is None else getattr(torch, dtype),
         max_sequences=setup.max_sequences,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -240,7 +240,7 @@ def facts(setup: Setup, spec: Spec, layout: Layout, groups: Layout) -> JsonObjec
     }
 
 
-def coefficients(setup: Setup, layout: Layout, groups: Layout) -> list[dict[str, Any]]:
+def coefficients(setup: Setup, layout: Layout, groups: Layout) -> list[JsonObject]:
     """Return every coefficient used and its source, of both kinds of workers."""
     model, costs = setup.model, setup.costs
     assert setup.deployment.attention is not None

@@ -48,6 +48,7 @@ from laminabench.systems.modelled.setup import (
 from laminabench.systems.modelled.system import EVERY, PROMPTS, SplitSystem, of_today
 from laminabench.systems.modelled.vllm import Vllm
 from laminabench.util.errors import UserError
+from laminabench.util.json import JsonObject
 
 # What the v2 paper measured.
 NETWORK = "fhbn"
@@ -311,7 +312,7 @@ def copy_facts(setup: Setup, spec: Spec) -> dict[str, object]:
     return {"kv_copy": setup.kv_copy, "kv_copy_bytes_per_worker": nbytes / setup.deployment.attention.count}
 
 
-def coefficients(setup: Setup, layout: Layout, pools: int) -> list[dict[str, object]]:
+def coefficients(setup: Setup, layout: Layout, pools: int) -> list[JsonObject]:
     """Return every coefficient used and its source, of the model workers and the attention workers."""
     assert setup.deployment.attention is not None
     model_rows = provenance(

@@ -196,7 +196,7 @@ def test_a_copy_of_kv_takes_half_of_its_memory(trace_of: Any) -> None:
     alone = kv_tokens(a_setup(), trace, 8 * GB)
     assert kv_tokens(a_setup(kv_copy="host"), trace, 8 * GB) == alone // 2
     assert kv_tokens(a_setup(kv_copy="disk"), trace, 8 * GB) == alone
-    assert a_setup(kv_copy="disk").layout()["kv_copies"] == "disk"
+    assert a_setup(kv_copy="disk").layout().kv_copies == "disk"
     with pytest.raises(UserError, match="deployment-no-attention"):
         check(a_setup("1xcpu", kv_copy="host"))
 
@@ -212,12 +212,11 @@ def test_overcommitted_kv_memory_is_in_addition_to_the_devices(trace_of: Any) ->
 
 
 def test_the_layout_is_one_that_the_engine_takes() -> None:
-    import lamina
 
-    layout = lamina.Layout(**a_setup("2xcpu+2xcpu", batches=3, stream_chunks=2, network="shm").layout())
+    layout = a_setup("2xcpu+2xcpu", batches=3, stream_chunks=2, network="shm").layout()
     assert (layout.model_workers, layout.attention_workers) == (2, 2)
     assert (layout.batches, layout.pipelining, layout.stream_chunks) == (3, "rotational", 2)
-    assert lamina.Layout(**a_setup().layout()).batches == 2
+    assert a_setup().layout().batches == 2
 
 
 def test_the_engine_computes_so_many_tokens_of_prompts_with_an_iteration() -> None:
