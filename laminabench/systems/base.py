@@ -208,12 +208,9 @@ def defaulted(request: ReplayRequest, **defaults: Any) -> ReplayRequest:
     return msgspec.structs.replace(request, **missing)
 
 
-def settled(kind: type[Made], request: ReplayRequest, called: Mapping[str, str], **chosen: Any) -> Made:
-    """Return a setup with a request's choices; `called` maps fields to the names they have there.
-
-    Fields that the request leaves open keep the setup's defaults; `chosen` overrides both.
-    """
-    choices = {each.name: getattr(request, called.get(each.name, each.name), None) for each in fields(kind)}
+def settled(kind: type[Made], request: ReplayRequest, **chosen: Any) -> Made:
+    """Return a setup with a request's choices and its own defaults for open ones; `chosen` overrides both."""
+    choices = {each.name: getattr(request, each.name, None) for each in fields(kind)}
     return kind(**{name: value for name, value in choices.items() if value is not None} | chosen)
 
 

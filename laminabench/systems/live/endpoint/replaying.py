@@ -64,7 +64,7 @@ def replay(
         requested = offered.concurrency if offered.mode == "closed" else setup.connections or CONNECTIONS
         places = min(requested, len(trace))
     part = Part(setup, server.accepted, prompts, trace, np.arange(len(trace)), offered.mode, places)
-    parts = shards(part, setup.workers)
+    parts = shards(part, setup.client_workers)
 
     def begun() -> None:
         listener.detail("the server is probed and warmed up: the clock is running")

@@ -111,12 +111,12 @@ class EndpointSetup:
     fields: tuple[tuple[str, Secret], ...] = ()  # of every request's head, the key's among them
     tokenizer: str | None = None
     vocab: int | None = None
-    timeout_s: float = TIMEOUT_S
-    first_byte_timeout_s: float = FIRST_BYTE_TIMEOUT_S
+    timeout: float = TIMEOUT_S
+    first_byte_timeout: float = FIRST_BYTE_TIMEOUT_S
     retries: int = RETRIES
     warm_up: int = WARM_UP
     connections: int | None = None
-    workers: int = 1
+    client_workers: int = 1
 
     @property
     def address(self) -> Address:

@@ -42,9 +42,9 @@ class LiveSetup(LocalSetup):
     overlap: bool = False
     absorb: Literal["model", "attention"] = "model"
     admission: Admission = "reserve"
-    max_sequences: int = MAX_SEQUENCES
+    max_num_seqs: int = MAX_SEQUENCES
     kv_tokens: int | None = None  # on the devices
-    overcommit: float = 1.0  # KV tokens over those that fit, as in the modelled systems
+    kv_overcommit: float = 1.0  # KV tokens over those that fit, as in the modelled systems
     kv_dtype: Literal["auto", "fp8", "int8"] = "auto"  # of KV alone; else the model's
     kv_copy: Literal["none", "host", "worker", "disk"] = "none"
     oversubscribe: bool = False

@@ -99,7 +99,7 @@ def prepare(request: ReplayRequest, _: Listener) -> PreparedVllm:
         max_num_seqs=MAX_SEQUENCES,
         runner_timeout=vllm_setup.TIMEOUT_S,
     )
-    setup = settled(VllmSetup, request, {"timeout_s": "runner_timeout"}, **looked_up(request))
+    setup = settled(VllmSetup, request, **looked_up(request))
     vllm_setup.check(setup)
     return PreparedVllm(request, setup, find(setup.kind))
 

@@ -158,7 +158,7 @@ def attention_layout(setup: Setup, workers: Workers) -> Layout:
 
 
 def _usable(setup: Setup, workers: Workers) -> float:
-    return setup.memory_utilization * workers.device.memory_bytes - ATTENTION_WORKING_BYTES
+    return setup.gpu_memory_utilization * workers.device.memory_bytes - ATTENTION_WORKING_BYTES
 
 
 def _require_room(setup: Setup, part: str, workers: Workers, weights: float, usable: float) -> None:
