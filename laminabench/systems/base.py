@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
 
 import msgspec
 
@@ -18,7 +18,7 @@ from laminabench.runs.manifest import Backend, Partial
 from laminabench.runs.summary import Summary
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.simulate import Offered
-from laminabench.sim.spec import Admission, Mode
+from laminabench.sim.spec import Mode
 from laminabench.systems.includes import Includes
 from laminabench.systems.policy import priority_of
 from laminabench.traces.table import Trace
@@ -160,15 +160,6 @@ class Prepared:
         raise NotImplementedError
 
 
-class TwinChoices(TypedDict, total=False):
-    """The fields in which a modelled replay differs from the live one that it is compared with."""
-
-    system: str
-    admission: Admission
-    block_size: int
-    max_batched_tokens: int
-
-
 @dataclass(frozen=True, slots=True)
 class Live:
     """A live system: what it takes, like a modelled `System`, and the package that prepares it."""
@@ -185,9 +176,9 @@ class Live:
     # All cores that it has are one device of a cost set; else each is.
     ONE_DEVICE: bool = False
 
-    def twin(self, request: ReplayRequest) -> TwinChoices:
+    def twin(self, request: ReplayRequest) -> Mapping[str, str | int]:
         """Return the choices of the modelled replay that a live one of this request is compared with."""
-        choices: TwinChoices = importlib.import_module(f"{self.package}.prepared").twin(request)
+        choices: Mapping[str, str | int] = importlib.import_module(f"{self.package}.prepared").twin(request)
         return choices
 
     @property

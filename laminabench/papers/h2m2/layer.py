@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from laminabench.catalog.entries import Table
 from laminabench.catalog.find_model import model
 from laminabench.papers.context import Context
 from laminabench.papers.h2m2.boards import BoardChanges
@@ -30,7 +29,6 @@ from laminabench.papers.h2m2.speeds import (
     points_of,
 )
 from laminabench.papers.paper import Result
-from laminabench.systems.modelled.h2m2.drams import load_drams
 from laminabench.systems.modelled.h2m2.layer import (
     AS_ASSUMED,
     DRAMS,
@@ -40,6 +38,7 @@ from laminabench.systems.modelled.h2m2.layer import (
     Side,
     SideReplay,
     efficiency,
+    load_drams,
     replay_side,
 )
 from laminabench.systems.modelled.h2m2.mapping import Mapping
@@ -54,7 +53,7 @@ class Other:
     queue: int | None = None  # bursts that a channel sees ahead
     board: BoardChanges = field(default_factory=BoardChanges)
 
-    def dram(self, side: Side) -> Table:
+    def dram(self, side: Side) -> dict[str, float]:
         native = load_drams()[DRAMS[side]].native()
         return native if self.queue is None else native | {"queue": self.queue}
 

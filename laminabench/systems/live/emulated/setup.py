@@ -88,14 +88,8 @@ def timing_of(spec: Spec) -> Timing:
 
 def modelled_twin(request: ReplayRequest) -> ReplayRequest:
     """Return the modelled replay on the devices that are emulated."""
-    return msgspec.structs.replace(
-        request,
-        **{name: FIELDS[name].default for name in LIVE_ONLY},
-        backend="modelled",
-        deployment=_deployment(request),
-        timeline=None,
-        plot=None,
-    )
+    others = {name: FIELDS[name].default for name in LIVE_ONLY} | {"timeline": None, "plot": None}
+    return msgspec.structs.replace(request, backend="modelled", deployment=_deployment(request), **others)
 
 
 def _deployment(request: ReplayRequest) -> str:

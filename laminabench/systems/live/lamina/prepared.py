@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,6 @@ from laminabench.systems.base import (
     Past,
     Prepared,
     Replayed,
-    TwinChoices,
     Window,
     Workload,
     defaulted,
@@ -266,9 +265,9 @@ def _unsound(records: Recorded | OwnTimes) -> CheckFailedError | None:
     )
 
 
-def twin(request: ReplayRequest) -> TwinChoices:
+def twin(request: ReplayRequest) -> Mapping[str, str | int]:
     """Return the choices of its modelled twin."""
-    choices: TwinChoices = {}
+    choices: dict[str, str | int] = {}
     if request.prefill == "model":
         # The modelled default is of all tokens of an iteration, the engine's is of prompts.
         choices["max_batched_tokens"] = max(

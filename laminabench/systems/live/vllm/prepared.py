@@ -17,7 +17,6 @@ from laminabench.systems.base import (
     Past,
     Prepared,
     Replayed,
-    TwinChoices,
     Workload,
     defaulted,
     settled,
@@ -155,7 +154,7 @@ def _of_prompts(done: Mapping[str, Any]) -> JsonObject:
     return {name: done.get(name) for name in ("prompt_tokens_computed", "prompt_tokens_cached")}
 
 
-def twin(request: ReplayRequest) -> TwinChoices:
+def twin(request: ReplayRequest) -> Mapping[str, str | int]:
     """Return the choices of its modelled twin: KV grows, and an iteration has as many tokens by default."""
     del request
     return {"admission": "grow"}
