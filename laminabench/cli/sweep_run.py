@@ -177,8 +177,8 @@ def _loaded(points: Sequence[Point], out: Output) -> Mapping[TraceKey, Trace]:
                 cut(traces[key], transforms, listener)
             except UserError as error:
                 raise error.within(f"point {point}") from error
-        if note := point.prepared.deployment.describe().get("price_note"):
-            listener.note(str(note))
+        if note := point.prepared.deployment.describe().price_note:
+            listener.note(note)
     return traces
 
 

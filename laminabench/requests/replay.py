@@ -379,7 +379,7 @@ class ReplayRequest(Request, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         bool | None, _live("Compile nothing: starts sooner, runs slower.", (LIVE_VLLM,))
     ] = None
     runner_timeout: Annotated[
-        Seconds | None, _live("How long vLLM may be silent; 300 by default.", (LIVE_VLLM,), unit="seconds")
+        Seconds | None, _live("How long vLLM may be silent.", (LIVE_VLLM,), unit="seconds")
     ] = None
     metrics_port: Annotated[
         Annotated[int, Meta(ge=0, le=65535)] | None,

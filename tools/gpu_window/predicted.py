@@ -131,7 +131,7 @@ def iteration_s(source: Source, shape: ModelShape, batch: int, context: int) -> 
         parse_network(vllm.NETWORK),
         host_async=True,
         max_num_seqs=batch,
-        block_tokens=1,  # as the engine's slots
+        block_size=1,  # as the engine's slots
     )
     prompts = np.full(batch, max(1, context - OUTPUT // 2), np.int32)
     trace = Trace(np.zeros(batch), prompts, np.full_like(prompts, OUTPUT), TraceMeta("equal requests"))

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from laminabench.analysis.estimate import CONFIDENCE, Estimate, ratio
 from laminabench.analysis.metrics_table import BOARDS, METRICS, SUMMARISED, Metric
+from laminabench.catalog.deployment import DeploymentFacts
 from laminabench.render.format import number4, plain, share
 from laminabench.render.forms import tiles
 from laminabench.render.html import Markup, exactly, joined, sheet_table, table, tag
@@ -15,7 +16,6 @@ from laminabench.render.model import Cell, Sheet
 from laminabench.render.sheets.compare import metric_sheet
 from laminabench.render.sheets.replay import WINDOWS
 from laminabench.render.shown import Shown
-from laminabench.runs.manifest import DeploymentFacts
 from laminabench.runs.summary import ClientSummary
 from laminabench.util.json import JsonObject, to_json
 from laminabench.workflows.compare.sides import Row

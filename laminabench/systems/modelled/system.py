@@ -251,10 +251,10 @@ def engines_of(setup: Setup, workers: Workers, *, pulled: bool) -> tuple[int, Mo
         # A prompt has all its memory from when it is begun until its KV is elsewhere.
         admission="reserve",
         # Lamina's workers have nothing but weights, activations and KV; vLLM keeps a share free.
-        memory_utilization=1.0 if pulled else setup.memory_utilization,
+        gpu_memory_utilization=1.0 if pulled else setup.gpu_memory_utilization,
         max_num_seqs=None,
-        block_tokens=None,
-        kv_capacity=None,
+        block_size=None,
+        kv_tokens=None,
         pipeline_parallel=1,
         batches=None,
         pipelining=None,

@@ -106,7 +106,7 @@ def _entry(text: str, own: Mapping[str, Any], request: CompareRequest) -> Entry:
         raise UserError(
             "compare-live-modelled", f"--live {text!r}: what is modelled takes no turns; leave --backend out"
         )
-    common: dict[str, Any] = {"trace": request.trace[0], "backend": "live", **request.limits()}
+    common: dict[str, object] = {"trace": request.trace[0], "backend": "live", **request.limits()}
     if request.model:
         common["model"] = request.model[0]
     if "mode" in own:

@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
+from laminabench.catalog.deployment import Workers
 from laminabench.catalog.hardware import Device
 from laminabench.catalog.network import Network
 from laminabench.sim.spec import PromptPool, PromptTiming, Spec, Timing
@@ -106,7 +107,7 @@ def _better(question: Question, point: Point) -> Iterator[tuple[str, Spec]]:
 
     def built(change: Callable[[Device], Device], *parts: Literal["model", "attention"]) -> Spec:
         workers = {name: getattr(deployment, name) for name in parts}
-        better: dict[str, Any] = {
+        better: dict[str, Workers] = {
             name: replace(part, device=change(part.device)) for name, part in workers.items() if part
         }
         return build(replace(setup, deployment=replace(deployment, **better))).spec

@@ -167,7 +167,7 @@ def _servers(point: Point, setup: Setup, spec: Spec) -> list[Server]:
 def _common(setup: Setup, on: Workers) -> tuple[str, ...]:
     """Return the flags of the model, its memory, host and kernels."""
     model = setup.model
-    flags = ["--gpu-memory-utilization", f"{setup.memory_utilization:g}"]
+    flags = ["--gpu-memory-utilization", f"{setup.gpu_memory_utilization:g}"]
     if model.dtype == "bf16":
         flags += ["--dtype", "bfloat16"]
     elif model.name.endswith("@fp8"):

@@ -54,7 +54,7 @@ class Result:
             transforms=asdict(transforms_of(request)),
             workload=asdict(Workload.of(request)),
             system=request.system,
-            deployment={**prepared.deployment.describe(), "facts": replayed.facts},
+            deployment=prepared.deployment.describe().with_facts(replayed.facts),
             model=prepared.model.describe(),
             backend=prepared.backend,
             coefficients=replayed.coefficients,

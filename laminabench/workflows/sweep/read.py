@@ -13,6 +13,7 @@ import msgspec
 from laminabench.requests.replay import BY_KEY
 from laminabench.runs.documents import Kind, read
 from laminabench.runs.summary import Facts
+from laminabench.util.json import JsonObject
 from laminabench.util.redact import command_line
 from laminabench.workflows.sweep.rows import TABLE
 from laminabench.workflows.sweep.store import FORMAT, FORMAT_VERSION, MANIFEST, POINTS
@@ -37,7 +38,7 @@ class StoredManifest(Facts, frozen=True, kw_only=True):
     command: str = ""
     points: int
     finished: int | None = None
-    costs: dict[str, Any] = msgspec.field(default_factory=dict)
+    costs: JsonObject = msgspec.field(default_factory=dict)
 
 
 @dataclass(frozen=True)

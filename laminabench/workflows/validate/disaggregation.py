@@ -172,7 +172,7 @@ def kv_capacities(costs: str | None = None) -> list[JsonObject]:
             deployment=parse_deployment(deployment, known_devices([used])),
             costs=used,
             network=parse_network(facts["network"], used.networks),
-            memory_utilization=about["memory_utilization"],
+            gpu_memory_utilization=about["memory_utilization"],
             prompt_budget=about["max_batched_tokens"],
         )
         tokens = group_memory(setup)[1]

@@ -54,8 +54,8 @@ def replayed(
         ),
         graph_rows=about.get("graph_rows"),
         max_num_seqs=about.get("max_num_seqs"),
-        kv_capacity=about.get("kv_tokens"),
-        memory_utilization=about.get("memory_utilization", MEMORY_SHARE),
+        kv_tokens=about.get("kv_tokens"),
+        gpu_memory_utilization=about.get("memory_utilization", MEMORY_SHARE),
         overlap=False,  # the engine's workers get q, k and v at once
     )
     setup = with_prompts(setup, about["max_batched_tokens"], prefix_sharing=about["prefix_caching"])

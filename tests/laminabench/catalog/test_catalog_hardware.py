@@ -185,7 +185,7 @@ def test_a_core_of_this_machine_has_no_price_until_one_is_given():
         result = parse_deployment(text)
         assert result.usd_per_hour is None
         assert result.price_note == ""
-        assert result.describe()["devices"][-1]["price"] is None
+        assert result.describe().devices[-1].price is None
     priced_devices = priced(load_devices(), {"cpu": 0.05})
     assert parse_deployment("1xcpu+2xcpu", priced_devices).usd_per_hour == pytest.approx(0.15)
     assert bought(load_devices(), Amortisation())["cpu"].price is None

@@ -258,10 +258,10 @@ FAULTY = (
 
 def test_prefill_workers_are_requested_and_have_names(as_json: Any, pretended: dict[str, Any]) -> None:
     as_json(*FAULTY, "--prefill", "2", "--oversubscribe")
-    assert pretended["setup"].layout()["prefill_workers"] == 2
+    assert pretended["setup"].layout().prefill_workers == 2
     assert pretended["setup"].names() == ["model 0", "attention 0", "prefill 0", "prefill 1"]
     facts = as_json(*FAULTY)
-    assert not pretended["setup"].layout()["prefill_workers"]
+    assert not pretended["setup"].layout().prefill_workers
     assert facts["tokens_sha256"] is None
 
 

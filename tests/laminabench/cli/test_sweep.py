@@ -175,7 +175,7 @@ def test_live_points_one_after_another(as_json: Any, pretended: dict[str, Any]) 
         *("--jobs", "2"),
     )
     # One that worked in another process would not have been seen here.
-    assert pretended["setup"].max_sequences == 4
+    assert pretended["setup"].max_num_seqs == 4
     assert {row["backend"] for row in result["rows"]} == {"live"}
     assert [row["requests.completed"] for row in result["rows"]] == [100] * 4
     assert result["rows"][0]["mean_batch"] < result["rows"][2]["mean_batch"]

@@ -98,7 +98,7 @@ class Client:
             return request(setup, setup.path, body)
 
         attempts = Attempts(
-            pool_of(setup), Records(part.rows), setup.timeout_s, setup.first_byte_timeout_s, setup.retries
+            pool_of(setup), Records(part.rows), setup.timeout, setup.first_byte_timeout, setup.retries
         )
         bodies = Bodies(part.rows.tolist(), make)
         while bodies.make_one():

@@ -123,7 +123,7 @@ class Probe:
         """Send one request, without another attempt."""
         setup = self.setup
         records = Records(np.zeros(1, np.int64))
-        attempts = Attempts(self.pool, records, setup.timeout_s, setup.first_byte_timeout_s, retries=0)
+        attempts = Attempts(self.pool, records, setup.timeout, setup.first_byte_timeout, retries=0)
         try:
             return await attempts.once(sent)
         except NoConnectionError as error:

@@ -51,7 +51,7 @@ class Load:
     @classmethod
     def of(cls, trace: Trace, request: ReplayRequest, setup: LiveSetup, free_bytes: float) -> Load:
         """Return the load of a trace, as far as memory allows."""
-        at_once = (len(trace), setup.max_sequences, request.concurrency or MOST_SEQUENCES, MOST_SEQUENCES)
+        at_once = (len(trace), setup.max_num_seqs, request.concurrency or MOST_SEQUENCES, MOST_SEQUENCES)
         mean = float(np.mean(trace.prompt_tokens + trace.output_tokens / 2)) if len(trace) else 1.0
         context = max(1, round(mean))
         sequences = max(1, min(at_once))

@@ -42,7 +42,9 @@ class Resumed(NamedTuple):
 
 
 Event = Begun | Arrived | Iteration | FaultEvent | Resumed
-_KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Begun, Arrived, Iteration, FaultEvent, Resumed)}
+_KINDS: dict[str, type[Event]] = {
+    kind.__name__: kind for kind in (Begun, Arrived, Iteration, FaultEvent, Resumed)
+}
 
 
 def packed(event: Event) -> list[Any]:

@@ -100,7 +100,7 @@ def serve(setup: ServeSetup, *, listener: Listener, ready: Callable[[str], None]
     with sock, serve_journal.opened(setup.journal, setup.name, listener) as requests:
         tokenizer = _tokenizer(setup)
         live = setup.live
-        tokens = kv_of_each(live, live.max_sequences * TOKENS_EACH, free_bytes(live))
+        tokens = kv_of_each(live, live.max_num_seqs * TOKENS_EACH, free_bytes(live))
         with opened(live, tokens, "fifo", listener=listener) as engine:
             from lamina.http.app import Serving  # with torch, once the port is known to be free
             from lamina.http.service import Limits, Service

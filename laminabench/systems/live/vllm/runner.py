@@ -204,7 +204,7 @@ def launch(
         variables(environment, setup.cores(), setup.workers, folder, setup.gpus()),
         order(setup, trace, offered, tokens, models, prompts),
         folder / "vllm.log",
-        setup.timeout_s,
+        setup.runner_timeout,
     )
 
 

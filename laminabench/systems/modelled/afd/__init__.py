@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -158,7 +158,7 @@ def attention_layout(setup: Setup, workers: Workers) -> Layout:
 
 
 def _usable(setup: Setup, workers: Workers) -> float:
-    return setup.memory_utilization * workers.device.memory_bytes - ATTENTION_WORKING_BYTES
+    return setup.gpu_memory_utilization * workers.device.memory_bytes - ATTENTION_WORKING_BYTES
 
 
 def _require_room(setup: Setup, part: str, workers: Workers, weights: float, usable: float) -> None:
@@ -241,7 +241,7 @@ def facts(setup: Setup, spec: Spec, layout: Layout, groups: Layout) -> JsonObjec
     }
 
 
-def coefficients(setup: Setup, layout: Layout, groups: Layout) -> list[dict[str, Any]]:
+def coefficients(setup: Setup, layout: Layout, groups: Layout) -> list[JsonObject]:
     """Return every coefficient used and its source, of both kinds of workers."""
     model, costs = setup.model, setup.costs
     assert setup.deployment.attention is not None

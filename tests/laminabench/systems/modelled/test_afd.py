@@ -197,7 +197,7 @@ def test_prompts_are_computed(pool: str | None) -> None:
         ("2xh100+4xh20", "llama3-70b", {"pipelining": "rotational"}, "deployment-batches"),
         ("2xh100+4xh20", "llama3-70b", {"batches": 2, "pipelining": "serial"}, "deployment-batches"),
         ("2xh100+4xh20", "llama3-70b", {"batches": 1, "pipelining": "pingpong"}, "deployment-batches"),
-        ("2xh100+4xh20", "llama3-70b", {"kv_capacity": 10**9}, "kv-tokens-too-many"),
+        ("2xh100+4xh20", "llama3-70b", {"kv_tokens": 10**9}, "kv-tokens-too-many"),
     ],
 )
 def test_what_cannot_be(deployment: str, name: str, more: dict[str, Any], code: str) -> None:

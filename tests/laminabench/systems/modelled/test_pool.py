@@ -106,7 +106,7 @@ def test_price_and_power_include_the_pool_of_every_instance() -> None:
         2 * (6 * h100.price_usd_per_hour + 4 * h20.price_usd_per_hour)
     )
     assert result.power_w == pytest.approx(2 * (6 * h100.power_w + 4 * h20.power_w))
-    counts = {part["device"]: part["count"] for part in result.describe()["devices"]}
+    counts = {part.device: part.count for part in result.describe().devices}
     assert counts == {"h100": 12, "h20": 8}
 
 

@@ -13,6 +13,7 @@ from made_outcome import trace_of
 
 from laminabench.analysis.estimate import Estimate
 from laminabench.analysis.metrics_table import COMPARED, SUMMARISED
+from laminabench.catalog.deployment import DeploymentFacts
 from laminabench.runs.manifest import Manifest, Partial
 from laminabench.runs.status import FAILED
 from laminabench.runs.write import write_run
@@ -42,7 +43,7 @@ def save_run(tmp_path: Path, manifest_of: Callable[..., Manifest]) -> SaveRun:
         options = {"batches": facts.pop("batches", 1), "timeline": name, "costs": facts.pop("costs", None)}
         usd, watts = facts.pop("usd_per_hour", 10.0), facts.pop("power_w", None)
         known = {
-            "deployment": {"name": "2xh100+4xh20", "usd_per_hour": usd, "power_w": watts},
+            "deployment": DeploymentFacts(name="2xh100+4xh20", usd_per_hour=usd, power_w=watts),
             "backend": "live",
         }
         written = manifest_of(
@@ -214,7 +215,7 @@ def save_client_run(
         known = {
             "workload": {"mode": "saturate", "slo_tbt_ms": 20.0, "options": {}},
             "system": "openai",
-            "deployment": {"name": "a url", "usd_per_hour": None, "power_w": None},
+            "deployment": DeploymentFacts(name="a url", usd_per_hour=None),
             "backend": "live",
         }
         written = manifest_of(trace, **(known | facts))

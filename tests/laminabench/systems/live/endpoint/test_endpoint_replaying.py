@@ -79,7 +79,7 @@ def test_clients_in_processes_of_their_own_share_the_requests(
     alone = observed(make_trace(requests=7))
     sent_alone = {json.dumps(body["prompt"]) for body in server.bodies[1:]}
     before = len(server.bodies)
-    together = observed(make_trace(requests=7), workers=3)
+    together = observed(make_trace(requests=7), client_workers=3)
     sent_together = {json.dumps(body["prompt"]) for body in server.bodies[before + 1 :]}
     assert sent_alone == sent_together
     assert together.facts["client_workers"] == 3

@@ -10,8 +10,7 @@ import pytest
 from laminabench import _sim
 from laminabench.catalog.find_model import model
 from laminabench.systems.modelled.h2m2.boards import board
-from laminabench.systems.modelled.h2m2.drams import load_drams
-from laminabench.systems.modelled.h2m2.layer import SIDES, Reading, efficiency, replay_side
+from laminabench.systems.modelled.h2m2.layer import SIDES, Reading, efficiency, load_drams, replay_side
 from laminabench.systems.modelled.h2m2.mapping import Mapping, plan, uniform
 
 # One channel of two bank groups of two banks; rows of 256 bytes, bursts of 32.
