@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields, replace
 from typing import Any
+
+import numpy as np
 
 from laminabench.catalog.cost_terms import HostCost
 from laminabench.catalog.costs import CostSet, known_devices
@@ -14,7 +17,7 @@ from laminabench.catalog.models import ModelShape
 from laminabench.catalog.network import parse_network
 from laminabench.sim.outcome import Columns
 from laminabench.sim.simulate import Offered, simulate
-from laminabench.sim.spec import Fleet
+from laminabench.sim.spec import Fleet, Spec, Timing
 from laminabench.systems.modelled.setup import MEMORY_SHARE, Setup, with_prompts
 from laminabench.systems.registry import of_server
 from laminabench.traces.table import Trace
@@ -31,13 +34,15 @@ def replayed(
 ) -> Columns:
     """Return the requests' times; `about` has the deployment, the model by default, and known settings.
 
-    They are sent when they arrive, or so many are there at once.
+    They are sent when they arrive, or so many are there at once. Of a server with prompts elsewhere,
+    `prefill` are the devices for these, and `decode_workers` the number of deployments that decode.
 
     `host` is a server's, if the cost set's is not to count.
 
     A server whose deployment has attention workers is this project's own, any other is as vLLM is.
     """
     deployment = parse_deployment(about["deployment"], known_devices([costs]))
+    deployment = replace(deployment, prefill=about.get("prefill"))
     deployed = of_server(deployment)
     setup = Setup(
         model=model or modelled(about["model"]),
@@ -55,6 +60,32 @@ def replayed(
         overlap=False,  # the engine's workers get q, k and v at once
     )
     setup = with_prompts(setup, about["max_batched_tokens"], prefix_sharing=about["prefix_caching"])
-    fleet = Fleet((deployed.build(setup).spec,), keep_iterations=False)
+    spec = deployed.build(setup).spec
+    if (workers := about.get("decode_workers", 1)) > 1:
+        spec = in_step(spec, workers)
+    fleet = Fleet((spec,), keep_iterations=False)
     offered = Offered("closed", concurrency) if concurrency else Offered("open")
     return simulate(trace, fleet, offered).requests
+
+
+def in_step(spec: Spec, workers: int) -> Spec:
+    """Return so many deployments that decode as one: each has KV of its own and its share of the requests.
+
+    They wait for each other in every iteration, which takes as long as that of the one with the most.
+    """
+    timing = spec.timing
+    assert isinstance(timing, Timing)
+    most = len(timing.first_slice) - 1
+    shared = -(-np.arange(workers * most + 1) // workers)
+    tables = {each.name: getattr(timing, each.name) for each in fields(timing)}
+    stretched: dict[str, Any] = {
+        name: of[shared] for name, of in tables.items() if isinstance(of, np.ndarray)
+    }
+    gap = timing.server.gap_per_request / workers
+    timing = replace(
+        timing,
+        **stretched,
+        host_per_request=timing.host_per_request / workers,
+        server=replace(timing.server, gap_per_request=gap),
+    )
+    return replace(spec, timing=timing, pools=workers * spec.pools, max_requests=workers * spec.max_requests)
