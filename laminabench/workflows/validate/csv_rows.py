@@ -14,6 +14,7 @@ from laminabench.util import safe_parse
 Cells = TypeVar("Cells", bound=msgspec.Struct)
 Row = TypeVar("Row")
 Whole = Annotated[int, msgspec.Meta(gt=0, lt=10**9)]
+Count = Annotated[int, msgspec.Meta(ge=0, lt=10**9)]
 Positive = Annotated[float, msgspec.Meta(gt=0, lt=1e9)]
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from laminabench.catalog.cost_terms import HostCost
 from laminabench.catalog.costs import CostSet, known_devices
-from laminabench.catalog.deployment import parse_deployment
+from laminabench.catalog.deployment import Deployment, parse_deployment
 from laminabench.catalog.find_model import modelled
 from laminabench.catalog.host import schedules_ahead, with_host
 from laminabench.catalog.models import ModelShape
@@ -62,19 +62,25 @@ def replayed(
     setup = with_prompts(setup, about["max_batched_tokens"], prefix_sharing=about["prefix_caching"])
     spec = deployed.build(setup).spec
     if (workers := about.get("decode_workers", 1)) > 1:
-        spec = in_step(spec, workers)
+        spec = in_step(spec, workers, deployment)
     fleet = Fleet((spec,), keep_iterations=False)
     offered = Offered("closed", concurrency) if concurrency else Offered("open")
     return simulate(trace, fleet, offered).requests
 
 
-def in_step(spec: Spec, workers: int) -> Spec:
-    """Return so many deployments that decode as one: each has KV of its own and its share of the requests.
+def in_step(spec: Spec, workers: int, each: Deployment) -> Spec:
+    """Return so many deployments that decode as one, with one pool for prompts.
 
-    They wait for each other in every iteration, which takes as long as that of the one with the most.
+    Each has KV of its own and its share of the requests. They wait for each other in every iteration, which
+    takes as long as that of the one with the most.
     """
-    timing = spec.timing
+    timing, pool, prompts = spec.timing, spec.pool, each.prefill
     assert isinstance(timing, Timing)
+    assert pool is not None
+    assert prompts is not None
+    # KV comes over as many links as the side with fewer devices has.
+    wider = min(prompts.count, workers * each.model.count) / min(prompts.count, each.model.count)
+    pool = replace(pool, per_token=pool.per_token / wider, windowed_per_token=pool.windowed_per_token / wider)
     most = len(timing.first_slice) - 1
     shared = -(-np.arange(workers * most + 1) // workers)
     tables = {each.name: getattr(timing, each.name) for each in fields(timing)}
@@ -88,4 +94,10 @@ def in_step(spec: Spec, workers: int) -> Spec:
         host_per_request=timing.host_per_request / workers,
         server=replace(timing.server, gap_per_request=gap),
     )
-    return replace(spec, timing=timing, pools=workers * spec.pools, max_requests=workers * spec.max_requests)
+    return replace(
+        spec,
+        timing=timing,
+        pool=pool,
+        pools=workers * spec.pools,
+        max_requests=workers * spec.max_requests,
+    )

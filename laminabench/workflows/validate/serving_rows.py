@@ -12,7 +12,7 @@ import msgspec
 from laminabench.catalog.entries import packaged_in
 from laminabench.util.errors import UserError
 from laminabench.util.json import JsonObject
-from laminabench.workflows.validate.csv_rows import Positive, Refused, Whole, read
+from laminabench.workflows.validate.csv_rows import Count, Positive, Refused, Whole, read
 from laminabench.workflows.validate.serving import Judged, Pool, ServerLoad, servers
 
 COLUMNS = (
@@ -48,14 +48,14 @@ class Cells(msgspec.Struct):
     moe_ep_size: Whole = 1
     # Whether attention is data parallel over tp_size devices, each with requests of its own.
     dp_attention: bool = False
-    # Of a server with workers for prompts alone, as the public table names them.
-    prefill_num_workers: Whole | None = None
-    prefill_tp: Whole | None = None
-    prefill_ep: Whole = 1
+    # Of a server with workers for prompts alone, else 0.
+    prefill_num_workers: Count = 0
+    prefill_tp: Count = 0
+    prefill_ep: Count = 0
     prefill_dp_attention: bool = False
-    decode_num_workers: Whole | None = None
-    decode_tp: Whole | None = None
-    decode_ep: Whole = 1
+    decode_num_workers: Count = 0
+    decode_tp: Count = 0
+    decode_ep: Count = 0
     decode_dp_attention: bool = False
 
 
@@ -108,14 +108,14 @@ def load_of(row: Cells) -> ServerLoad:
 def pool_of_row(row: Cells) -> Pool | None:
     """Return the workers of a server with some for prompts alone; a ValueError says what is missing."""
     given = (row.prefill_num_workers, row.prefill_tp, row.decode_num_workers)
-    if given == (None, None, None):
+    if not any(given):
         return None
-    prompts, prefill_tp, decode = given
-    if prompts is None or prefill_tp is None or decode is None:
+    if not all(given):
         raise ValueError(
             "a server with workers for prompts has prefill_num_workers, prefill_tp and decode_num_workers"
         )
-    return Pool(prompts, layout_of(prefill_tp, row.prefill_ep, row.prefill_dp_attention), decode)
+    layout = layout_of(row.prefill_tp, row.prefill_ep, row.prefill_dp_attention)
+    return Pool(row.prefill_num_workers, layout, row.decode_num_workers)
 
 
 def layout_of(tp: int, ep: int, dp_attention: bool) -> str:

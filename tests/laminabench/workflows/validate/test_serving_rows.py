@@ -175,6 +175,8 @@ def test_more_workers_for_prompts_shorten_waiting_and_more_that_decode_shorten_t
 def test_a_pool_with_parts_missing_is_refused(tmp_path: Path, missing: str) -> None:
     with pytest.raises(UserError, match="has prefill_num_workers, prefill_tp and decode_num_workers"):
         read_rows(written(tmp_path, {**SPLIT, missing: ""}), [])
+    (none,) = read_rows(written(tmp_path, dict.fromkeys(SPLIT, "0")), [])
+    assert none.pool is None
 
 
 def test_files_without_rows_or_columns_are_refused(tmp_path: Path) -> None:
