@@ -237,7 +237,12 @@ def with_pool(setup: Setup, build: Callable[[Setup], Modelled], *, pulled: bool)
 
 
 def pool_layout(model: ModelShape, workers: Workers) -> tuple[int, Layout]:
-    """Return how many engines these devices make, and the largest tensor parallelism of each."""
+    """Return how many engines these devices make, and the layout of each.
+
+    Without one of their own they have the largest tensor parallelism.
+    """
+    if workers.layout:
+        return workers.count // workers.layout.devices, workers.layout
     tp = max(each for each in model.tp_degrees(NODE_DEVICES) if workers.count % each == 0)
     return workers.count // tp, Layout(tp)
 
@@ -247,7 +252,7 @@ def engines_of(setup: Setup, workers: Workers, *, pulled: bool) -> tuple[int, Mo
     engines, layout = pool_layout(setup.model, workers)
     alone = replace(
         setup,
-        deployment=Deployment(Workers(workers.device, layout.tp)),
+        deployment=Deployment(Workers(workers.device, layout.devices, layout)),
         # A prompt has all its memory from when it is begun until its KV is elsewhere.
         admission="reserve",
         # Lamina's workers have nothing but weights, activations and KV; vLLM keeps a share free.

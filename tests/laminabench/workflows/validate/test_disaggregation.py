@@ -70,7 +70,7 @@ def test_a_span_costs_what_its_mean_does_where_attention_is_linear(tmp_path: Pat
         (HEAD + VLLM.replace(",8,", ",0,"), "line 2: batch is '0'"),
         (HEAD + VLLM.replace("1024", "9-3"), "line 2: context is '9-3'"),
         (HEAD + VLLM.replace("14.0", "nan"), "line 2: step_ms_cuda is 'nan'"),
-        (HEAD + VLLM.replace("14.0,", "14.0,,9"), "line 2 has more cells"),
+        (HEAD + VLLM.replace("14.0,", "14.0,,9"), "line 2: it has more cells"),
         (HEAD + LAMINA.replace("4xgb200:dp4ep4", ""), "line 2: lamina has devices on both sides"),
     ],
 )
