@@ -180,7 +180,7 @@ def _error_of(best: Contender, other: Contender) -> str:
     interval = best.interval_over(other)
     if interval is None:
         unknown = " and ".join(each.system for each in (best, other) if each.error is None)
-        return f"how far off {unknown} is modelled is not known, as fewer than 3 loads were measured"
+        return f"the model's error for {unknown} is not known, as fewer than 3 loads were measured"
     errors = f"{best.system} {best.error:.1%}, {other.system} {other.error:.1%}"
     return f"the model's error ({errors}) allows {interval[0]:+.1%} to {interval[1]:+.1%}"
 

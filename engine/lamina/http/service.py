@@ -372,9 +372,7 @@ class Service:
         answering = Answering(self.driver, request, prompts, sampling, form, self.tokenizer, reader)
         values = answering.most_values
         if self.unread + values > self.most_unread:
-            why = (
-                f"the answers under way come to {self.most_unread:,} tokens and log-probabilities: try later"
-            )
+            why = f"answers under way may have {self.most_unread:,} tokens and log-probabilities: try later"
             raise ApiError(503, why, code="answers_too_large", headers=RETRY)
         self.unread += values
         try:

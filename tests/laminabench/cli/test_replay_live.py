@@ -276,7 +276,7 @@ def test_the_report_shows_the_dip_the_recovery_and_what_was_lost(
     assert re.search(r"^attention 0 \(kill\) +\d\.\d\d +20\d ms +300 ms", out, re.M)
     assert re.search(r"^model 0 \(stop\) +\d\.\d\d +1,00\d ms +300 ms", out, re.M)
     assert "1 of the 3 faults of --chaos were not due before the end" in err
-    assert "fault, until iterations go on" in (tmp_path / "dip.svg").read_text()
+    assert "fault, until iterations resume" in (tmp_path / "dip.svg").read_text()
     facts = as_json(*FAULTY, *chaos)
     first = next(fault for fault in facts["faults"] if fault["workers"] == ["attention 0"])
     assert first["struck"][0]["how"] == "kill"
