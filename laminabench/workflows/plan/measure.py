@@ -118,6 +118,14 @@ def winner(points: Iterable[Point], slo_tbt_p99_ms: float) -> Point | None:
     return min((each for each in points if meets(each, slo_tbt_p99_ms)), key=order, default=None)
 
 
+def best_of_each(points: Iterable[Point], slo_tbt_p99_ms: float) -> list[Point]:
+    """Return the cheapest point of each system within the limits, the cheapest first."""
+    best: dict[str, Point] = {}
+    for point in sorted((each for each in points if meets(each, slo_tbt_p99_ms)), key=order):
+        best.setdefault(point.candidate.system, point)
+    return list(best.values())
+
+
 def front(points: Sequence[Point], slo_tbt_p99_ms: float) -> list[Point]:
     """Return the Pareto front of cost and speed among points within the limit, the fastest first."""
     pareto: list[Point] = []
