@@ -32,6 +32,10 @@ from laminabench.workflows.plan.search import PRICE_CHANGE, SearchResult, search
 from laminabench.workflows.verdict import DefaultKernels
 
 
+# Candidates of an open replay without prompts among which the whole front is searched for.
+MOST_FOR_FRONT = 4000
+
+
 @dataclass(frozen=True)
 class Answer:
     """The plan with one cost set. Without a winner, `nearest` comes nearest to the limits."""
@@ -105,8 +109,8 @@ def answer(
     report: Callable[[int, int], None] = lambda done, total: None,
 ) -> Answer:
     """Search the candidates; `at_any_price` finds what binds all that may be on the front at some prices."""
-    # With prompts there are too many candidates to examine those that are only faster and dearer.
-    few = question.prompts and question.mode == "open"
+    # Of prompts or many instances there are too many candidates to examine those only faster and dearer.
+    few = question.mode == "open" and (question.prompts or len(candidates) > MOST_FOR_FRONT)
     outcome = search(question, candidates, exhaustive=exhaustive, winner_only=few, jobs=jobs, report=report)
     limit = question.slo_tbt_p99_ms
     best = winner(outcome.points, limit)

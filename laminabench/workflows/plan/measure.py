@@ -48,6 +48,7 @@ class Point:
             "devices": self.candidate.devices,
             "batches": self.candidate.batches,
             "most_requests": self.candidate.most_requests,
+            "instances": self.candidate.instances,
             **self.candidate.of_prompts(),
             "usd_per_hour": self.candidate.usd_per_hour,
             **numbers,
