@@ -31,7 +31,6 @@ from laminabench.workflows.plan.question import Candidate, Question
 from laminabench.workflows.plan.search import PRICE_CHANGE, SearchResult, search
 from laminabench.workflows.verdict import DefaultKernels
 
-
 # Candidates of an open replay without prompts among which the whole front is searched for.
 MOST_FOR_FRONT = 4000
 
