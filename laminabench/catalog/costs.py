@@ -138,7 +138,7 @@ class CostSet(msgspec.Struct, frozen=True, kw_only=True):
     ) -> AttentionTerms:
         """Return a layer's decode attention on one of `workers` that share the heads, as a sum of products.
 
-        With an uneven split this is the worker with the most KV heads. Where requests are dealt out
+        With an uneven split this is the worker with the most KV heads. Where requests are distributed
         instead of heads, use one worker and give its own requests and KV tokens.
         """
         heads, kv_heads = model.heads_of_worker(workers)

@@ -142,7 +142,7 @@ class Device:
         return HourlyPrice(usd, "purchase", source, self.purchase.date)
 
     def varied(self) -> Device:
-        """Other hardware than the catalogue's: only what the user says it costs and draws is of this."""
+        """Return it as other hardware, for which only the power that the user gave is known."""
         watts = self.power_w if self.power_basis == "override" else None
         return replace(self, rent=None, purchase=None, power_w=watts)
 
@@ -243,14 +243,14 @@ def priced_devices(
 
 
 def parse_price(text: str) -> tuple[str, float]:
-    """`h100=2.5` as (h100, 2.5), for --price."""
+    """Parse `h100=2.5` as (h100, 2.5), for --price."""
     return _parse(
         "--price", text, text.partition("=")[2].strip().removeprefix("$"), "USD_PER_HOUR, such as h100=2.5"
     )
 
 
 def parse_power(text: str) -> tuple[str, float]:
-    """`h100=700` as (h100, 700.0), for --power."""
+    """Parse `h100=700` as (h100, 700.0), for --power."""
     return _parse(
         "--power", text, text.partition("=")[2].strip().lower().removesuffix("w"), "WATTS, such as h100=700"
     )

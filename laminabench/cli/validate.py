@@ -91,7 +91,7 @@ def validate(
     out: Output,
     **settings: Any,
 ) -> None:
-    """Hold the model against what was measured: recorded runs of vLLM, published numbers, servers' loads.
+    """Compare predictions with recorded runs of vLLM, published numbers and servers' loads.
 
     \b
     laminabench validate
@@ -331,4 +331,4 @@ def _keep(
         draw_steps(steps, folder / "disaggregation.svg")
     if validation.twin:
         drawn(lambda: errors_picture(list(twin_charts(validation.twin))), folder / "twins.svg")
-    out.note(f"kept in {folder}")
+    out.note(f"saved in {folder}")

@@ -169,7 +169,7 @@ def _read_table(path: Path, columns: tuple[Column, ...], table: Table) -> Column
             if safe_parse.is_bomb(path.stat().st_size, 8 * rows * len(columns)):
                 raise UserError(
                     "run-packed-too-well",
-                    f"{path} has {path.stat().st_size:,} bytes and would come to {rows:,} rows, which no "
+                    f"{path} has {path.stat().st_size:,} bytes and would unpack to {rows:,} rows, which no "
                     "replay does: it is not read",
                 )
             types = {field.name: field.type for field in file.schema_arrow}

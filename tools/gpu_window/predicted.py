@@ -122,7 +122,7 @@ def _row(source: Source, shape: ModelShape, run: Mapping[str, Any]) -> Row:
 
 
 def iteration_s(source: Source, shape: ModelShape, batch: int, context: int) -> float:
-    """One decode iteration of the modelled cluster."""
+    """Compute one decode iteration of the modelled cluster."""
     vllm = system("vllm")  # the system that has all on one kind of device
     setup = Setup(
         shape,

@@ -43,8 +43,8 @@ MetadataValue = Annotated[str, Field(max_length=512)]
 
 
 def neutral(*values: Any) -> Any:
-    """The type of a field that other servers know and this one does not serve: it may be sent with a value
-    that changes nothing, as many clients do.
+    """Return the type of a field that other servers know and this one does not serve: it may be sent with a
+    value that changes nothing, as many clients do.
     """
     allowed = (*values, None)
 
@@ -250,7 +250,7 @@ MOST_WRONG = 1000
 
 
 async def read(data: bytes, model: type[Body], threads: Executor) -> Body:
-    """The request, or an ApiError that says what is wrong with it."""
+    """Return the request, or an ApiError that says what is wrong with it."""
     if len(data) <= SMALL_BYTES and data.count(b"[") + data.count(b"{") <= FEW_LISTS:
         return _checked(data, model)
     return await asyncio.get_running_loop().run_in_executor(threads, _checked_large, data, model)
@@ -269,7 +269,7 @@ def _checked(data: bytes, model: type[Body]) -> Body:
 
 
 def require_simple(data: bytes) -> None:
-    """An ApiError if it has more lists, texts or values than a request can have; what texts say is free."""
+    """Raise an ApiError if it has more lists, texts or values than a request can have."""
     lists = texts = values = at = 0
     while at < len(data):
         text = data.find(b'"', at)
@@ -286,7 +286,7 @@ def require_simple(data: bytes) -> None:
 
 
 def _end_of_text(data: bytes, at: int) -> int:
-    """Behind the quote that ends it."""
+    """Return the position after the closing quote."""
     while (quote := data.find(b'"', at)) >= 0:
         before = data[at:quote]
         at = quote + 1

@@ -187,7 +187,7 @@ class Setting:
             fastest = min(fastest, time.perf_counter() - start)
             part = message[0] if isinstance(message[0], memoryview) else message[0].cpu()
             if not np.array_equal(np.asarray(part, np.uint8), self.payload):
-                raise UserError("fhbn-corrupted", f"{name} has brought back other bytes than were sent")
+                raise UserError("fhbn-corrupted", f"{name} has returned other bytes than were sent")
             message.release()
         return fastest
 

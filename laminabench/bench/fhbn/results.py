@@ -234,6 +234,6 @@ def read(directory: Path) -> dict[str, Any]:
         complete = False
     if not complete:
         raise UserError(
-            "fhbn-run-damaged", f"{table} is missing, or not what {MANIFEST} tells of: measure it again"
+            "fhbn-run-damaged", f"{table} is missing, or differs from {MANIFEST}: measure it again"
         )
     return manifest

@@ -114,8 +114,8 @@ def replayed(model_name: str, point: tuple[int, int], words: str = ASSUMED.words
         )
 
     def layer(**differs: bool) -> LayerReplay:
-        besides_s = planned.exchange_s + planned.launch_s
-        return LayerReplay({where: side(where, planned.mapping, **differs) for where in SIDES}, besides_s)
+        overhead_s = planned.exchange_s + planned.launch_s
+        return LayerReplay({where: side(where, planned.mapping, **differs) for where in SIDES}, overhead_s)
 
     both_chips = board.hbm.chips + board.lpddr.chips
     baseline = side("lpddr", Mapping(0, 0, 0), chips=both_chips, translated=False)

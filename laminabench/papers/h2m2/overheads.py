@@ -99,7 +99,7 @@ def table3(context: Context) -> Result:
         pairs = zip(PUBLISHED[name], added, strict=True)
         rows.append((name, *(each for pair in pairs for each in pair), *orders[name]))
     columns = ["model"]
-    columns += [f"{kind},\n{whose}, %" for kind in Overheads._fields for whose in ("published", "ours")]
+    columns += [f"{kind},\n{source}, %" for kind in Overheads._fields for source in ("published", "ours")]
     columns += [f"exact times,\n{first} first, %" for first in ("attention", "fc")]
     times = {name: added.mapping / PUBLISHED[name].mapping for name, added in ours.items()}
     values = {

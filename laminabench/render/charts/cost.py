@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from laminabench.render.charts.chart import Chart, PlotlyJson, axis, dotted_line, label, marks, rounded
-from laminabench.render.model import listed
 from laminabench.render.shown import COLOURS, DASHES, OTHERS
 from laminabench.workflows.compare.curves import Curve, CurvePoint
 

@@ -123,12 +123,12 @@ def _calls(each: Shown) -> Sheet:
     assert isinstance(each.summary, ClientSummary)
     attempts = each.summary.attempts
     mean, most = (number4(each.number_at(f"tokens_per_chunk.{key}")) for key in ("mean", "max"))
-    dealt = share(each.number_at("tokens_per_chunk.even_share"))
+    evenly = share(each.number_at("tokens_per_chunk.even_share"))
     sent, retried, failed = (number4(each.number_at(f"attempts.{key}")) for key in _ATTEMPTS)
     errors = list(attempts.by_error.items())[:_MOST_ERRORS]
     rows = [
         ("Tokens a chunk, mean and most", f"{mean}, {most}"),
-        ("Tokens dealt evenly, as the server did not say", dealt),
+        ("Tokens split evenly, as the server did not say", evenly),
         ("Attempts", sent),
         ("of these, again", retried),
         ("Requests that failed", failed),

@@ -412,7 +412,7 @@ def kv_tokens(
 ) -> int:
     """Return the tokens of one of so many pools: what fits or was requested; raise a UserError for too few.
 
-    `reserved` is what is left to other uses by default. Who asks for a number knows what these take.
+    `reserved` bytes are for other uses by default. A request for a fixed number accounts for them itself.
     """
     tokens = int(bytes_free // bytes_per_token)
     if tokens < 1:

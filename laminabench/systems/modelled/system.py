@@ -160,7 +160,7 @@ def worth_trying(model: ModelShape) -> list[Layout]:
 def of_today(model: ModelShape, share: float, least: int = 1) -> Workers:
     """Return the fewest H200, at least `least`, that fit a mixture of experts in this share of their memory.
 
-    Experts are dealt out where they cannot be split. KV of latent attention would be copied by tensor
+    Experts are distributed where they cannot be split. KV of latent attention would be copied by tensor
     parallelism, so that is replaced by data parallelism.
     """
     h200 = device("h200")
@@ -193,9 +193,9 @@ class SplitSystem(System):
         return (Deployment(*pair) for pair in pairs)
 
     def attention_counts(self, model: ModelShape) -> Sequence[int]:
-        """Return the counts that KV heads divide over; lamina-v1 deals requests out to attention workers.
+        """Return the counts that KV heads divide over; lamina-v1 distributes requests over attention workers.
 
-        Mixtures of experts have few KV heads: requests are dealt out where these do not suffice.
+        Mixtures of experts have few KV heads: requests are distributed where these do not suffice.
         """
         return ATTENTION_COUNTS if model.experts else model.head_splits()
 

@@ -88,7 +88,7 @@ def require_new(directory: Path) -> None:
     if directory.exists() and any(directory.iterdir()):
         raise UserError(
             "output-exists",
-            f"{directory} is not empty, and Runs of another day are no part of this comparison",
+            f"{directory} is not empty, and earlier Runs are no part of this comparison: name another --out",
         )
     require_writable(directory / "1")
 

@@ -72,8 +72,9 @@ def bindings(question: Question, points: Sequence[Point], jobs: int | None) -> d
 
 
 def gained_by(question: Question, point: Point) -> Gain:
-    """Tokens a second are given by the arrivals in an open replay: there it is time that can be gained, of
-    the limit that is nearer.
+    """Return what a resource can improve: tokens a second or, in an open replay, a time.
+
+    Arrivals determine an open replay's tokens a second; the time is that whose limit is nearer.
     """
     if question.mode != "open":
         return "throughput_gain"

@@ -64,7 +64,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """Text that starts the winner, what to know of it, and the arguments of each kind of server."""
+    """The text that starts the winner, notes on it, and the arguments of each kind of server."""
 
     text: str
     notes: tuple[str, ...]

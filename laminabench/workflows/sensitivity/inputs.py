@@ -166,7 +166,7 @@ def _swapped(yes: str, no: str, *, first: bool) -> tuple[str, tuple[str, ...]]:
 
 
 def _hosted(on: Deployed, ms: Value) -> Deployed:
-    """That is all that it takes, as in an era: nothing is added for each request."""
+    """Set the host's whole time, as in an era: nothing is added for each request."""
     assert not isinstance(ms, str)
     host = HostCost(ms / 1e3, 0.0, Origin("assumed", "a value of its range"))
     return _set(on, costs=with_host(on.setup.costs, host))

@@ -56,7 +56,7 @@ class StoredSweep:
 
     @property
     def metrics(self) -> list[str]:
-        """Columns of numbers that were not varied."""
+        """The columns of numbers that were not varied."""
         import pyarrow.types as kinds
 
         if self.table is None:
@@ -69,7 +69,7 @@ class StoredSweep:
         return [name for name in numeric if name not in self.varied]
 
     def column(self, name: str) -> list[Any]:
-        """Its values, a row a point."""
+        """Return its values, a row a point."""
         assert self.table is not None
         values: list[Any] = self.table[name].to_pylist()
         return values

@@ -117,7 +117,7 @@ def _write_manifest(directory: Path, manifest: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def _locked(directory: Path) -> Iterator[None]:
-    """Ends with the process, whatever ends it."""
+    """Lock until the process ends, in whatever way."""
     handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

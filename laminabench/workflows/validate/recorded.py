@@ -72,7 +72,7 @@ class Judged:
         }
 
     def missed(self) -> list[str]:
-        """Which targets it does not meet."""
+        """Return the targets that it does not meet."""
         errors = self.errors()
         names = [name for name in METRICS if abs(errors[name]["mean"]) > TARGETS[name]]
         return names + [f"tpot {p}" for p in POINTS if abs(errors["tpot"][p]) > TPOT_POINTS]

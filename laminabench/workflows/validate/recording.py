@@ -103,7 +103,7 @@ _NEEDED = ("model", "deployment", "costs", "max_num_seqs", "max_batched_tokens",
 
 
 def _called(column: str) -> str:
-    """Its name in a file, where times are in microseconds."""
+    """Return its name in a file, where times are in microseconds."""
     return f"{column.removesuffix('_s')}_us" if column.endswith("_s") else column
 
 

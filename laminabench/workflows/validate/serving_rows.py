@@ -119,8 +119,8 @@ def layout_of_row(row: Cells, server: Mapping[str, Any]) -> str:
     if row.attention_dp_size is None:
         groups = max(1, row.moe_tp_size * spread // tp)
         return f"{tp * groups}" + (f":dp{groups}" if groups > 1 else f":ep{spread}" if spread > 1 else "")
-    dealt = server.get("expert_parallel", spread > 1)
-    return f"{tp}:ep{tp}" if dealt and tp > 1 else f"{tp}"
+    expert_parallel = server.get("expert_parallel", spread > 1)
+    return f"{tp}:ep{tp}" if expert_parallel and tp > 1 else f"{tp}"
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -103,7 +103,7 @@ def test_a_server_with_the_same_journal_goes_on(serve: Any, tmp_path: Path, wire
         whole = server.post({**plain, "stream": False, "stream_options": None})[1]["choices"][0]["token_ids"]
         first = read(server, body, 5) if body["stream"] else None
         if first is None:
-            with server.asking(body):
+            with server.open_request(body):
                 wire.until(lambda: any(one.tokens for one in server.service.recorder._recordings.values()))
         (recording,) = server.service.recorder._recordings.values()
     assert recording.tokens  # and not all, unless this thread has waited long for a core

@@ -41,9 +41,9 @@ def test_sampled_loads_by_hand():
 
 def test_sampled_loads_activate_fewer_experts_on_a_busier_rank():
     rows = np.array([12, 84])
-    few, all_alike = sampled(128, 8, 4, rows), uniform(128, 8, 4, rows)
-    assert (few.active < all_alike.active).all()
-    assert (few.pairs > 1.2 * all_alike.pairs).all()
+    few, balanced = sampled(128, 8, 4, rows), uniform(128, 8, 4, rows)
+    assert (few.active < balanced.active).all()
+    assert (few.pairs > 1.2 * balanced.pairs).all()
     assert (np.diff(few.active) > 0).all()
 
 

@@ -40,8 +40,8 @@ def test_few_rows_wake_few_experts_and_layouts_share_them_out():
     weights = 94 * 3 * 4096 * 1536 / 8 * 2
     assert float(one) == pytest.approx(8 * weights / 4.8e12, rel=0.02)
     ep = Layout(8, ep=8)
-    dealt, split = (model_step(SHEET, shape, H200, each, [512], "uniform").experts_s[0] for each in (ep, 8))
-    assert float(dealt) == pytest.approx(float(split), rel=1e-6)
+    spread, split = (model_step(SHEET, shape, H200, each, [512], "uniform").experts_s[0] for each in (ep, 8))
+    assert float(spread) == pytest.approx(float(split), rel=1e-6)
     busiest = model_step(SHEET, shape, H200, ep, [4096]).experts_s[0]
     assert float(busiest) > 1.3 * float(model_step(SHEET, shape, H200, ep, [4096], "uniform").experts_s[0])
 
@@ -61,7 +61,7 @@ def test_data_parallel_groups_have_their_share_of_rows_and_exchange_tokens():
 def test_shared_experts_overlap_routed_ones_at_few_rows(monkeypatch):
     shape = modelled("kimi-k2.5")
     alongside = model_step(SHEET, shape, H200, 8, [8, 512])
-    monkeypatch.setattr(step, "ROWS_BESIDE", 0)
+    monkeypatch.setattr(step, "OVERLAPPED_ROWS", 0)
     after = model_step(SHEET, shape, H200, 8, [8, 512])
     shared = 60 * 3 * 7168 * 256 * 2 / 4.8e12
     assert after.total_s - alongside.total_s == pytest.approx([shared, 0], rel=0.05)
@@ -107,7 +107,7 @@ def test_latent_attention_reads_one_vector_or_computes_with_all_heads():
     ],
 )
 def test_steps_are_what_the_tables_compose_to(name, on, layout, milliseconds, monkeypatch):
-    monkeypatch.setattr(step, "ROWS_BESIDE", 0)  # one kernel after the other, as that program has them
+    monkeypatch.setattr(step, "OVERLAPPED_ROWS", 0)  # one kernel after the other, as that program has them
     shape, batch = modelled(name), np.array([8.0, 64.0, 256.0])
     attention = decode_attention(TODAY, shape, device(on), layout.tp, batch)
     window = min(4096, shape.window.tokens) if shape.window else 0
@@ -138,7 +138,7 @@ def test_steps_are_what_the_tables_compose_to(name, on, layout, milliseconds, mo
 )
 def test_steps_of_a_model_that_no_table_has(name, on, splits, real_profiles, monkeypatch):
     """Without its matrices and its experts, and with a fit that has not seen these."""
-    monkeypatch.setattr(step, "ROWS_BESIDE", 0)
+    monkeypatch.setattr(step, "OVERLAPPED_ROWS", 0)
     shape, there, batch = modelled(name), device(on), np.array([8.0, 64.0, 256.0])
     known = (shape.hidden, shape.experts.intermediate, shape.experts.top_k, shape.experts.count)
     [tables] = tables_in(real_profiles / "aiconfigurator" / f"{on}_sxm", {})

@@ -88,10 +88,10 @@ def test_an_interrupt_closes_the_engine_and_leaves_no_run(
     code, out, err = shell(*LIVE, "--out", "kept", "--timeline", "t.json")
     # A file to write is named again, by its full path.
     resume = f"laminabench replay --resume kept --timeline {Path('t.json').absolute()}"
-    assert (code, out, err) == (130, "", f"laminabench: interrupted; go on with: {resume}\n")
+    assert (code, out, err) == (130, "", f"laminabench: interrupted; resume with: {resume}\n")
     assert pretended["closed"]
     assert sorted(Path().iterdir()) == [Path("kept.journal"), Path("kept.live")]
-    # Without a Run to come there is nothing to go on with.
+    # Without a Run to come there is nothing to resume.
     code, out, err = shell(*LIVE, "--no-out")
     assert (code, out, err) == (130, "", "\nlaminabench: interrupted\n")
 

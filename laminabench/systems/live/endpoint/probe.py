@@ -61,7 +61,7 @@ class Probe:
 
     async def model(self) -> tuple[bool, str]:
         """Return whether the server lists models, and the model's root; raise a UserError without it."""
-        stream = await self._ask(request(self.setup, "/v1/models"))
+        stream = await self._send(request(self.setup, "/v1/models"))
         if stream.status in (401, 403):
             raise UserError("endpoint-refused", self._refused(stream))
         try:
@@ -84,7 +84,7 @@ class Probe:
         accepted = Accepted()
         while True:
             body = accepted.body(self.setup, prompt, OUTPUT_TOKENS)
-            stream = await self._ask(request(self.setup, self.setup.path, body))
+            stream = await self._send(request(self.setup, self.setup.path, body))
             if not stream.error:
                 return accepted, stream
             fewer = _fewer(accepted, self._message(stream)) if stream.status in _REFUSED else None
@@ -98,10 +98,10 @@ class Probe:
             accepted.body(self.setup, prompts.warm_up(number + 1, length), OUTPUT_TOKENS)
             for number, length in enumerate(lengths)
         ]
-        streams = await asyncio.gather(*(self._ask(request(self.setup, self.setup.path, b)) for b in bodies))
+        streams = await asyncio.gather(*(self._send(request(self.setup, self.setup.path, b)) for b in bodies))
         return [self._message(stream) for stream in streams if stream.error]
 
-    async def _ask(self, sent: bytes) -> Stream:
+    async def _send(self, sent: bytes) -> Stream:
         """Send one request, without another attempt."""
         setup = self.setup
         records = Records(np.zeros(1, np.int64))
@@ -132,7 +132,7 @@ class Probe:
 
 
 async def probed(probe: Probe, prompts: Prompts, *, listed: bool) -> Probed:
-    """Ask for a few tokens after a prompt of a known length."""
+    """Request a few tokens after a prompt of a known length."""
     accepted, stream = await probe.fields(prompts.warm_up(0, PROMPT_TOKENS))
     left_out = tuple(name for name in OPTIONAL if name not in accepted.fields)
     if stream.counted_by == "usage":

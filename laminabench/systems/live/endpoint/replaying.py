@@ -143,7 +143,7 @@ def _adjusted(prompts: Prompts, server: Probed, setup: EndpointSetup) -> list[st
         )
     if server.counted_by == "even":
         notes.append(
-            "the server does not say how many tokens a chunk has: they are dealt evenly over the chunks of "
+            "the server does not say how many tokens a chunk has: they are split evenly over the chunks of "
             "an answer, so TBT per token is a guess and only ITL per chunk is measured"
         )
     if not server.counts:

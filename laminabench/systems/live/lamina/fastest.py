@@ -2,7 +2,7 @@
 
 Cores are equal, so dividing them between model and attention gains nothing by itself: whatever the two
 take, (m + a) / (p + q) is no more than the larger of m / p and a / q. What a process loses with many threads,
-and workers with smaller batches and messages, only a measurement tells.
+and workers with smaller batches and messages, only a measurement decides.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ class ReplayLog:
             self.before = dict(self.tables.iterations_of)
 
     def restore(self, records: Sequence[Any]) -> None:
-        """Take in what a journal tells; a UserError if it cannot have been."""
+        """Apply a journal's events; a UserError if they are impossible."""
         try:
             for record in records:
                 self.apply(unpacked(record))
@@ -111,7 +111,7 @@ class ReplayLog:
         ) as error:
             raise UserError(
                 "journal-damaged",
-                f"the journal tells what cannot have been ({type(error).__name__}: {error}); remove it and "
+                f"the journal has impossible contents ({type(error).__name__}: {error}); remove it and "
                 "replay again",
             ) from error
 

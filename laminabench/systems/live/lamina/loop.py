@@ -284,7 +284,7 @@ class Replay:
             [rows[number] for number in step.joined],
             [rows[number] for number in step.preempted],
             [rows[number] for number in step.ended],
-            # Workers elsewhere tell their times at the end; 0 is what this side saw of them.
+            # Workers elsewhere report their times at the end; 0 is what this side saw of them.
             step.model_s or float("nan"),
             step.attention_s or float("nan"),
             step.host_s / self.clock.slowdown,

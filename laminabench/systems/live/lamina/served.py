@@ -136,7 +136,7 @@ def _require_private(setup: ServeSetup) -> None:
     if setup.api_key is None and not is_loopback(setup.host):
         raise UserError(
             "serve-without-key",
-            f"--host {setup.host} lets other machines in: give an API key with --api-key-file or "
+            f"--host {setup.host} is reachable from other machines: give an API key with --api-key-file or "
             f"{KEY_VARIABLE}, or leave --host out",
         )
 

@@ -101,7 +101,7 @@ def _ended_early(
     if partial is None:
         return None
     done = summary.requests.completed
-    where = "the Run is kept, marked partial, with vllm.log" if saved else "no Run was kept"
+    where = "the Run is stored, marked partial, with vllm.log" if saved else "no Run was stored"
     return CheckFailedError(
         "replay-ended-early", f"{partial.why}; {done:,} of {requests:,} requests were done; {where}"
     )

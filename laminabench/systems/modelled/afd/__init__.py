@@ -69,9 +69,9 @@ def default_deployment(model: ModelShape) -> str:
     """Return lamina's for dense models; for experts, as few H200 as fit them, and as many H20."""
     if model.experts is None:
         return split_by_size(model)
-    h200, dealt_out = device("h200"), [each for each in feed_layouts(model) if each.ep == each.devices]
-    enough = [each for each in dealt_out if feed_bytes(model, each) <= 0.9 * h200.memory_bytes]
-    layout = (enough or dealt_out[-1:])[0]
+    h200, expert_parallel = device("h200"), [each for each in feed_layouts(model) if each.ep == each.devices]
+    enough = [each for each in expert_parallel if feed_bytes(model, each) <= 0.9 * h200.memory_bytes]
+    layout = (enough or expert_parallel[-1:])[0]
     return f"{Workers(h200, layout.devices, layout)}+{layout.devices}xh20"
 
 
@@ -286,7 +286,7 @@ class Afd(SplitSystem):
         return default_deployment(model)
 
     def attention_counts(self, model: ModelShape) -> Sequence[int]:
-        """Return every number of attention workers: requests are dealt out, so any will do."""
+        """Return every number of attention workers: requests are distributed, so any will do."""
         del model
         return ATTENTION_COUNTS
 

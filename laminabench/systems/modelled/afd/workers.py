@@ -14,10 +14,10 @@ from laminabench.catalog.layout import NODE_DEVICES, Layout
 from laminabench.catalog.models import DTYPE_BYTES, ModelShape
 from laminabench.catalog.step import (
     Routing,
-    beside_seconds,
     experts_seconds,
     lm_head_seconds,
     norm_seconds,
+    overlapped_seconds,
     priced,
     summed,
 )
@@ -38,7 +38,7 @@ def nodes_reached(model: ModelShape, layout: Layout) -> tuple[float, float]:
     """Return the nodes of feed-forward workers that a token is sent to, by dense and expert layers.
 
     In the latter, those that have one of its experts, each of which is as likely as any other; all nodes
-    where experts are not dealt out.
+    where experts are not distributed.
     """
     dense = -(-layout.tp // NODE_DEVICES)
     if model.experts is None:
@@ -85,7 +85,7 @@ def feed_seconds(
     products = priced(costs, device, feed, own)
     work = summed(products) + costs.elementwise_seconds(model, device, layout, own, "feed")
     experts = experts_seconds(costs, model, device, layout, own * layout.dp, routing)
-    work = work + experts - beside_seconds(products, own, experts)
+    work = work + experts - overlapped_seconds(products, own, experts)
     work = work + _exchange_seconds(costs, model, device, layout, own)
     return np.where(rows > 0, work / model.layers, 0.0)
 

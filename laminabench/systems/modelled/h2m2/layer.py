@@ -113,11 +113,11 @@ class LayerReplay:
     """A layer on both sides: at each barrier the faster one waits."""
 
     by_side: dict[Side, SideReplay]
-    besides_s: float  # exchange between the sides, launches and barriers: not replayed
+    overhead_s: float  # exchange between the sides, launches and barriers: not replayed
 
     def seconds(self, *, closed: bool = False) -> float:
         parts = [side.by_sublayer(closed=closed) for side in self.by_side.values()]
-        return self.besides_s + sum(max(part[name] for part in parts) for name in parts[0])
+        return self.overhead_s + sum(max(part[name] for part in parts) for name in parts[0])
 
 
 def efficiency(board: Board, side: Side, replayed: SideReplay) -> float:

@@ -79,7 +79,7 @@ def build(setup: Setup) -> Modelled:
         raise UserError(
             "deployment-bad-layout",
             f"{deployment.attention}: attention workers of lamina have no layout; --partition says what is "
-            "dealt out to them",
+            "distributed to them",
         )
     require_copies(setup)
     if deployment.model.layout and deployment.model.layout.pp > 1:

@@ -227,14 +227,14 @@ def test_the_engine_computes_so_many_tokens_of_prompts_with_an_iteration() -> No
     setup = a_setup("1xcpu", "llama-tiny", prefill="model", max_batched_tokens=64)
     received: list[str] = []
 
-    class Hears(Listener):
+    class Recorder(Listener):
         @contextlib.contextmanager
         def progress(self, what: str, unit: str = "bytes") -> Iterator[Callable[[int, int | None], None]]:
             received.append(f"{what}{unit}")
             yield lambda done, total: None
             received.append("there")
 
-    with opened(setup, 1024, "fifo", listener=Hears()) as engine:
+    with opened(setup, 1024, "fifo", listener=Recorder()) as engine:
         assert received == ["starting", "there"]  # so that nothing else is shown beside it
         engine.submit([1] * 100, Sampling(max_tokens=2))
         steps = []

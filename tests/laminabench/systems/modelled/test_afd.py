@@ -197,7 +197,7 @@ def test_what_cannot_be(deployment: str, name: str, more: dict[str, Any], code: 
         build(deployment, name, **more)
 
 
-def test_a_plan_tries_experts_dealt_out_and_says_what_binds() -> None:
+def test_a_plan_tries_distributed_experts_and_names_the_bottleneck() -> None:
     kinds = [device("h200"), device("h20")]
     results = [str(each) for each in deployments("afd", model("deepseek-v3"), kinds, replicas=2)]
     assert len(set(results)) == len(results)

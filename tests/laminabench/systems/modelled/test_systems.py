@@ -122,7 +122,7 @@ def test_how_many_devices_would_fit(name: str, deployment: str, advice: str) -> 
     assert advice in str(error.value)
 
 
-def test_requests_may_be_dealt_out_where_heads_cannot() -> None:
+def test_requests_may_be_distributed_where_heads_cannot() -> None:
     modelled = build("lamina", "2xh100+6xh20", partition="requests")
     assert modelled.spec.pools == 6
 

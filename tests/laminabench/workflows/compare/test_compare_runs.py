@@ -87,7 +87,7 @@ def test_rounds_that_differ_have_an_interval(save_run: SaveRun) -> None:
     assert compared.sides[1].estimates["throughput"].exact
 
 
-def test_rounds_that_are_all_the_same_do_not_tell_how_sure_they_are(save_run: SaveRun) -> None:
+def test_identical_rounds_give_no_confidence_interval(save_run: SaveRun) -> None:
     """As where every token was in time: 100 % in three rounds is not 100 % for certain."""
     paths = [save_run(name, backend="live", slo_tbt_ms=1e6) for name in ("one", "two", "three")]
     compared, _ = compare_runs([*paths, save_run("other", batches=2, slo_tbt_ms=1e6)])
@@ -264,10 +264,10 @@ def test_servers_with_other_chunk_sizes_are_noted(save_client_run: SaveRun) -> N
 
 def test_failures_and_estimates_are_noted(save_client_run: SaveRun) -> None:
     failed = save_client_run("failed", changes={"status": FAILED, "error": "reset"})
-    dealt = save_client_run("dealt", system="other", changes={"even": True})
-    _, notes = compare_runs([failed, dealt])
+    even = save_client_run("dealt", system="other", changes={"even": True})
+    _, notes = compare_runs([failed, even])
     assert any(f"{failed} has {REQUESTS} requests that failed" in note for note in notes)
-    assert any(f"{dealt} does not know which tokens a chunk had" in note for note in notes)
+    assert any(f"{even} does not know which tokens a chunk had" in note for note in notes)
 
 
 def test_a_partial_run_is_labelled_and_is_no_round(save_client_run: SaveRun) -> None:

@@ -73,7 +73,7 @@ def test_a_classic_server() -> None:
     assert "leaves prompts out" in facts["emit"]
 
 
-def test_prompts_beside_decoding_have_their_budget() -> None:
+def test_prompts_colocated_with_decoding_have_their_budget() -> None:
     flags_ = ("--prefill", "colocated", "--max-batched-tokens", "1024", "--mode", "saturate")
     text = run(*ON, *flags_, "--emit", "vllm")
     given = values(commands(text)[0])
@@ -163,7 +163,7 @@ def test_a_model_of_a_folder_is_that_folder() -> None:
 
 
 @pytest.mark.parametrize("refused", [False, True])
-def test_an_installed_parser_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: bool) -> None:
+def test_an_installed_parser_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: bool) -> None:
     python = tmp_path / "bin" / "python"
     python.parent.mkdir()
     python.write_text(

@@ -61,7 +61,7 @@ def test_a_span_costs_what_its_mean_does_where_attention_is_linear(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "sentence"),
     [
         ("id,system\n", "line 1 lacks the columns model"),
         (HEAD, "has no rows"),
@@ -74,8 +74,8 @@ def test_a_span_costs_what_its_mean_does_where_attention_is_linear(tmp_path: Pat
         (HEAD + LAMINA.replace("4xgb200:dp4ep4", ""), "line 2: lamina has devices on both sides"),
     ],
 )
-def test_bad_rows_are_refused_with_their_line(tmp_path: Path, text: str, says: str) -> None:
-    with pytest.raises(UserError, match=says) as refused:
+def test_bad_rows_are_refused_with_their_line(tmp_path: Path, text: str, sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence) as refused:
         read_rows(written(tmp_path, text))
     assert refused.value.code == "validation-bad-rows"
 

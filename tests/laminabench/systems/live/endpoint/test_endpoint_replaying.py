@@ -133,7 +133,7 @@ def test_uncounted_tokens_are_spread_evenly_with_a_note(
     result = observed(make_trace(requests=1, output=5))
     assert result.outcome.chunks["tokens"].tolist() == expected
     assert result.outcome.calls["even"].all()
-    assert any("dealt evenly" in note for note in result.notes)
+    assert any("split evenly" in note for note in result.notes)
 
 
 def test_usage_with_the_last_chunk_alone_is_that_of_the_whole_answer(

@@ -193,16 +193,16 @@ def test_no_thread_or_connection_is_left(server: Any, observed: Replayed, make_t
 
 
 def test_a_connection_that_was_lost_before_it_was_used_is_one_that_closed() -> None:
-    async def ask() -> Stream:
+    async def fetch() -> Stream:
         connection = Connection(lambda lost: None, Departures())
         connection.connection_made(asyncio.Transport())
         connection.connection_lost(None)
         stream = Stream(Records(np.zeros(1, np.int64)), 0, asyncio.get_running_loop().create_future())
-        connection.ask(b"GET / HTTP/1.1\r\n\r\n", stream)
+        connection.send_request(b"GET / HTTP/1.1\r\n\r\n", stream)
         await stream.over
         return stream
 
-    assert asyncio.run(ask()).error == CLOSED
+    assert asyncio.run(fetch()).error == CLOSED
 
 
 def test_what_is_lost_on_the_way_to_the_server_is_not_lateness_of_the_client() -> None:
