@@ -76,8 +76,8 @@ def test_several_instances_that_plan_chooses_are_the_replay() -> None:
 def test_the_api_has_the_numbers_of_the_command_line() -> None:
     few: Any = {"num_requests": 400, "model": "llama3-70b"}
     for system, deployment in SYSTEMS.items():
-        mine = lb.replay(TRACE[1], system=system, deployment=deployment, **few)
-        assert mine.throughput_tokens_per_s == replay(system, deployment)["throughput_tokens_per_s"]
+        result = lb.replay(TRACE[1], system=system, deployment=deployment, **few)
+        assert result.throughput_tokens_per_s == replay(system, deployment)["throughput_tokens_per_s"]
     given = [word for name, where in SYSTEMS.items() for word in ("--deployment", f"{name}={where}")]
     flags = (*TRACE, "--model", "llama3-70b", "--systems", ",".join(SYSTEMS), *given)
     theirs = run("compare", *flags)["verdict"]
