@@ -242,10 +242,19 @@ class CostSet(msgspec.Struct, frozen=True, kw_only=True):
         name = self.source_of(self.masked_experts, device)
         return self.masked_experts.get(DtypeKey(name, canonical_dtype(dtype)))
 
-    def dispatch_cost(self, device: Device, op: str, nodes: int = 1) -> DispatchCost:
-        """Return the cost of `dispatch` or `combine` over the devices of some domains of fast links."""
-        name = self.source_of(self.dispatch, device)
-        return self._next_larger(self.dispatch, DispatchKey(name, op, nodes), op)
+    def dispatch_cost(self, device: Device, op: str, ranks: int) -> DispatchCost:
+        """Return the cost of `dispatch` or `combine` over so many devices.
+
+        Where it is by links, what leaves the device takes fast ones, and what leaves their domain NICs.
+        """
+        name, domains = self.source_of(self.dispatch, device), device.link_domains(ranks)
+        cost = self._next_larger(self.dispatch, DispatchKey(name, op, domains), op)
+        if not cost.link_efficiency:
+            return cost
+        rate, parts = (
+            (device.interchip_bytes_per_s, ranks) if domains == 1 else (device.nic_bytes_per_s, domains)
+        )
+        return structs.replace(cost, per_byte_s=(1 - 1 / parts) / (cost.link_efficiency * rate))
 
     def as_measured(self, device: Device) -> Device:
         """Return the catalogue's device of this name, as measured; `device` may be a faster variant."""

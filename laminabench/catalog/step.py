@@ -266,7 +266,7 @@ def dispatch_seconds(
     Of measurements with fewer ranks the bytes are scaled: more of them leave the rank.
     """
     assert model.experts is not None
-    cost = costs.dispatch_cost(device, op, device.link_domains(layout.stage))
+    cost = costs.dispatch_cost(device, op, layout.stage)
     size = np.ceil(rows / layout.tp) * model.experts.top_k * DISPATCH_BYTES[op](model.hidden)
     if cost.ranks:
         points = _points(rows * layout.dp)

@@ -54,8 +54,8 @@ def table(titles: Sequence[str], rows: Iterable[Iterable[str]] = (), **how: Any)
     for title in titles:
         right = title.startswith(">")
         # A narrow terminal breaks long words: cut, a deployment could not be read.
-        justify = "right" if right else "left"
-        drawn.add_column(literal(title.removeprefix(">")), justify=justify, overflow="fold")
+        name = literal(title.removeprefix(">"))
+        drawn.add_column(name, justify="right" if right else "left", overflow="fold")
     for row in rows:
         drawn.add_row(*row)
     return drawn

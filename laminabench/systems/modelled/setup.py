@@ -455,7 +455,12 @@ def assumptions(setup: Setup) -> list[dict[str, Any]]:
         "working_bytes": WORKING_BYTES,
         "attention_working_bytes": ATTENTION_WORKING_BYTES,
     }
+    rows: list[dict[str, Any]] = []
+    if not isinstance(setup.routing, str):
+        source = setup.routing.source
+        rows.append({"term": "routing", "kind": "measured", "source": source, "coefficients": {}})
     return [
+        *rows,
         {"term": "memory", "kind": "assumed", "source": "see docs/replay.md", "coefficients": memory},
         {
             "term": "recompute",

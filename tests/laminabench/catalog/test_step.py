@@ -191,7 +191,7 @@ def test_layouts_that_send_tokens_have_masked_experts_and_bytes_of_the_busiest_r
     exchange = sum(
         float(cost.seconds(96 * 8 * DISPATCH_BYTES[op](4096) * (15 / 16) / (3 / 4), 128))
         for op in DISPATCH_BYTES
-        for cost in [TODAY.dispatch_cost(gb200, op)]
+        for cost in [TODAY.dispatch_cost(gb200, op, 16)]
     )
     assert float(uniform.allreduce_s[0]) == pytest.approx(94 * exchange, rel=0.01)
     assert float(skewed.allreduce_s[0]) > 1.1 * float(uniform.allreduce_s[0])
@@ -207,11 +207,20 @@ def test_within_a_node_tokens_are_gathered_unless_the_layout_sends_them():
     assert float(sent.experts_s[0]) < 0.7 * float(gathered.experts_s[0])
 
 
-def test_roofline_prices_layouts_over_nodes_by_nics():
-    shape = modelled("qwen3-235b-a22b")
+@pytest.mark.parametrize(
+    ("on", "ranks", "share", "rate"),
+    # Half of H200's tokens stay on their node; GB200's 16 are on one, as 8 of B200 are.
+    [("h200", 16, 1 / 2, 50e9), ("gb200", 16, 15 / 16, 900e9), ("b200", 8, 7 / 8, 900e9)],
+)
+def test_roofline_prices_the_links_that_tokens_take(on: str, ranks: int, share: float, rate: float) -> None:
+    shape, layout = modelled("qwen3-235b-a22b"), Layout(1, ranks, ranks, low_latency=True)
     sent = 128 * 8 * (DISPATCH_BYTES["dispatch"](4096) + DISPATCH_BYTES["combine"](4096))
-    result = model_step(SHEET, shape, H200, Layout(1, 16, 16), [16 * 128], "uniform").allreduce_s[0]
-    assert float(result) == pytest.approx(94 * sent / 50e9, rel=1e-6)
+    result = model_step(SHEET, shape, device(on), layout, [ranks * 128], "uniform").allreduce_s[0]
+    assert float(result) == pytest.approx(94 * share * sent / rate, rel=1e-6)
+    for op in DISPATCH_BYTES:
+        measured = TODAY.dispatch_cost(device(on), op, ranks)
+        of_bytes = measured.per_byte_s * measured.share(ranks)
+        assert SHEET.dispatch_cost(device(on), op, ranks).per_byte_s < of_bytes
 
 
 @pytest.mark.parametrize(

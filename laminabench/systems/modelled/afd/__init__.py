@@ -150,7 +150,7 @@ def attention_layout(setup: Setup, workers: Workers) -> Layout:
         )
     if given:
         return given
-    legal = [tp for tp in model.attention_degrees(NODE_DEVICES) if workers.count % tp == 0]
+    legal = [tp for tp in model.attention_degrees(workers.device.link_domain) if workers.count % tp == 0]
     usable = _usable(setup, workers)
     enough = [tp for tp in legal if attention_bytes(model, tp) <= usable / 2]
     tp = min(enough) if enough else max(legal)
@@ -214,7 +214,8 @@ def timing_of(setup: Setup, on: Device, layout: Layout, groups: Layout, limits: 
 
 def hidden_seconds(setup: Setup, layout: Layout, rows: np.ndarray) -> Float64:
     """Return the time of hidden states from one side to the other: half a round trip, and the bytes."""
-    size = WIRE_BYTES[setup.wire] * setup.model.hidden * copies(setup.model, layout) * rows
+    sent = copies(setup.model, setup.deployment.model.device, layout)
+    size = WIRE_BYTES[setup.wire] * setup.model.hidden * sent * rows
     seconds: Float64 = setup.network.rtt_s / 2 + size / link_rate(setup, layout.devices)
     return seconds
 
@@ -233,7 +234,7 @@ def facts(setup: Setup, spec: Spec, layout: Layout, groups: Layout) -> JsonObjec
         "tensor_parallel": layout.tp,
         **({} if layout.plain else {"layout": str(layout)}),
         "attention_layout": str(groups),
-        "copies_of_a_token": copies(setup.model, layout),
+        "copies_of_a_token": copies(setup.model, setup.deployment.model.device, layout),
         "weight_bytes_per_worker": feed_bytes(setup.model, layout),
         "attention_weight_bytes_per_worker": attention_bytes(setup.model, groups.tp),
         **split_facts(setup, spec),
@@ -249,7 +250,9 @@ def coefficients(setup: Setup, layout: Layout, groups: Layout) -> list[dict[str,
     without_attention = replace(model, latent=None, window=None)
     feed_rows = {
         row["term"]: row
-        for degree in ([fused_layout(layout)] if setup.expert_kernel else exchange_degrees(model, layout))
+        for degree in (
+            [fused_layout(layout)] if setup.expert_kernel else exchange_degrees(model, feed, layout)
+        )
         for row in provenance(costs, feed, degree, model.dtype, model=without_attention)
     }
     attention_rows = provenance(

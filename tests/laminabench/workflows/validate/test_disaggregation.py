@@ -100,6 +100,13 @@ def test_terms_sum_up_to_wall_and_less_the_host_to_cuda(tmp_path: Path) -> None:
         assert each.ms["wall"] - each.terms["host"] == pytest.approx(each.ms["cuda"])
 
 
+def test_rows_are_not_padded_as_the_very_batch_was_captured(tmp_path: Path) -> None:
+    """vLLM's own graphs are of 24 and 32 rows, and one of 28 would be as long as of 32."""
+    text = HEAD + "".join(VLLM.replace(",8,", f",{batch},") for batch in (24, 28, 32))
+    least, between, most = (each.ms["cuda"] for each in predicted(read_rows(written(tmp_path, text))))
+    assert least < between < 0.999 * most
+
+
 @pytest.mark.parametrize("layout", [4, 8, 32, 64])
 def test_any_degree_batch_and_context_is_predicted(tmp_path: Path, layout: int) -> None:
     side = f"{layout}xgb200:dp{layout}ep{layout}"
