@@ -25,8 +25,9 @@ def verdict_on(answer: Answer) -> Verdict:
     )
     changed = {each.partition("=")[0] for each in answer.other.kernels}
     unchanged = (each for each in answer.search.points if changed.isdisjoint(each.candidate.devices))
-    elsewhere = winner(unchanged, question.slo_tbt_p99_ms)
-    if decides := answer.other.decide(judged, elsewhere and _contender(answer, elsewhere)):
+    best = winner(unchanged, question.slo_tbt_p99_ms)
+    elsewhere = None if best is None else _contender(answer, best)
+    if decides := answer.other.decide(judged, elsewhere):
         return replace(judged, depends=decides)
     if judged.cheapest is None or judged.runner_up is None:
         return judged
