@@ -166,11 +166,11 @@ class Verdict:
         than = "" if self._too_close else f" than {other} ({other.usd})"
         over = other.missed(self.limits_ms)
         missed = f"; {other.system} is over the limit with a {over}" if over else ""
-        return f"{text} {_more(best, other)}{than}{missed}; {_error_of(best, other)}."
+        return f"{text} {more(best.margin_over(other))}{than}{missed}; {_error_of(best, other)}."
 
 
-def _more(best: Contender, other: Contender) -> str:
-    margin = best.margin_over(other)
+def more(margin: float) -> str:
+    """Return a margin in words."""
     if math.isinf(margin):
         return "tokens for nothing"
     return f"{abs(margin):.1%} {'more' if margin >= 0 else 'fewer'} tokens for the same money"

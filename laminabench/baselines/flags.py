@@ -29,7 +29,11 @@ def check_flags(arguments: Iterable[Sequence[str]]) -> str | None:
             timeout=LONGEST_S,
         )
         if done.returncode:
-            last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+            # Below a wrong value of a configuration is a link to its error's page.
+            lines = [
+                line for line in done.stderr.splitlines() if line.strip() and "errors.pydantic" not in line
+            ]
+            last = (lines or ["no reason given"])[-1].strip()
             raise UserError(
                 "plan-emit-flags",
                 f"vLLM {version} in {environment.folder} does not take these flags ({last}): update it with "

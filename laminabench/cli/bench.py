@@ -227,7 +227,7 @@ def engine(
     "cpu",
 )
 @option("--plot", PATH, "Figure of the results: .svg, .png or .pdf.")
-@option("--out directory", PATH, "Folder for the measurements.")
+@option("-o --out directory", PATH, "Folder for the measurements.")
 @seconds_option(20, "; each size takes at least three rounds")
 def fhbn(
     watcher: Watcher,

@@ -91,8 +91,6 @@ def figures(
 
 def _render(console: Console, written: list[Written], folder: Path) -> None:
     drawn = table(("figure", "claim", "published", "ours", "deviation"))
-    for column in drawn.columns:
-        column.overflow = "fold"
     for each in written:
         for place, claim in enumerate(each.claims):
             what, _, published, ours, deviation, *_ = claim.row()

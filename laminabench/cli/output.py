@@ -132,7 +132,10 @@ class _PipeConsole:
         if soft_wrap and not how and all(isinstance(each, str) for each in objects):
             click.echo(without_markup(" ".join(map(str, objects))))
         else:
-            self._rich.print(*objects, soft_wrap=soft_wrap, **how)
+            with self._rich.capture() as printed:
+                self._rich.print(*objects, soft_wrap=soft_wrap, **how)
+            lines = printed.get().split("\n")  # waits: not; it is text of rich
+            click.echo("\n".join(map(str.rstrip, lines)), nl=False)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._rich, name)

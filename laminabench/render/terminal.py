@@ -53,7 +53,9 @@ def table(titles: Sequence[str], rows: Iterable[Iterable[str]] = (), **how: Any)
     drawn = Table(box=None, pad_edge=False, **how)
     for title in titles:
         right = title.startswith(">")
-        drawn.add_column(literal(title.removeprefix(">")), justify="right" if right else "left")
+        # A narrow terminal breaks long words: cut, a deployment could not be read.
+        name = literal(title.removeprefix(">"))
+        drawn.add_column(name, justify="right" if right else "left", overflow="fold")
     for row in rows:
         drawn.add_row(*row)
     return drawn

@@ -290,7 +290,8 @@ class CompareRequest(
         devices = self.devices is not None and not self.planned
         if self.equal is None and (self.tolerance is not None or devices):
             flag = "--devices" if self.tolerance is None else "--tolerance"
-            raise _not_applicable(flag, "--equal-cost or --equal-power, which are not given")
+            why = "deployments that are chosen: add --equal-cost or --equal-power"
+            raise _not_applicable(flag, why + (", or --budget" if self.tolerance is None else ""))
 
 
 def _not_applicable(flag: str, why: str) -> UserError:

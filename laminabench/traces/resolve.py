@@ -182,7 +182,7 @@ def load_needed(
     name: str, transforms: Transforms, listener: Listener, *, offline: bool, max_rows: int | None = None
 ) -> Trace:
     """Load as much of a trace as the transforms can need."""
-    with listener.progress(f"downloading {name}") as progress:
+    with listener.progress(f"loading {name}") as progress:
         trace = resolve(
             name,
             offline=offline,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from laminabench.analysis.rates import cost
-from laminabench.analysis.verdict import TBT, Contender
+from laminabench.analysis.verdict import TBT, Contender, Verdict, more
 from laminabench.catalog.deployment import Deployment
 from laminabench.runs.summary import Summary, number_at
 from laminabench.systems.registry import system
@@ -29,6 +29,43 @@ class Even(NamedTuple):
             f"Among the prices {self.device}'s decides most: at ${self.usd_each_per_hour:.2f} an hour "
             f"({self.change:+.0%}) both cost the same."
         )
+
+
+class DefaultKernels(NamedTuple):
+    """Replays with the decode kernels that vLLM takes without a flag, on devices that had others."""
+
+    kernels: tuple[str, ...] = ()  # as `--attention-kernel` takes them
+    tokens_per_s: Mapping[str, float] = {}
+    tbt_p99_ms: Mapping[str, float] = {}
+
+    def gain(self, best: Contender, other: Contender) -> float:
+        """Return the margin with these kernels, on the same deployments."""
+        rates = [self.tokens_per_s.get(each.system, each.tokens_per_s) for each in (best, other)]
+        ratio = rates[0] / best.tokens_per_s * other.tokens_per_s / rates[1]
+        return (1 + best.margin_over(other)) * ratio - 1
+
+    def decide(self, judged: Verdict, elsewhere: Contender | None = None) -> str:
+        """Return the sentence on a verdict that these kernels change, or an empty text.
+
+        `elsewhere`: the cheapest on other devices, whatever its system.
+        """
+        best, other = judged.cheapest, judged.runner_up
+        if best is None or other is None or best.system not in self.tokens_per_s:
+            return ""
+        limit, p99_ms = judged.limits_ms[TBT], self.tbt_p99_ms[best.system]
+        gain = self.gain(best, other)
+        usd = best.usd_per_million_tokens * best.tokens_per_s / self.tokens_per_s[best.system]
+        if p99_ms > limit:
+            then = f"has a {TBT} of {p99_ms:.1f} ms, over the limit"
+        elif (gain > 0) != (best.margin_over(other) > 0):
+            then = f"makes {more(gain)} than {other.system}"
+        elif elsewhere and elsewhere.usd_per_million_tokens < usd:
+            then = f"makes {more(elsewhere.usd_per_million_tokens / usd - 1)} than {elsewhere}"
+        else:
+            return ""
+        devices = " and ".join(each.partition("=")[0] for each in self.kernels)
+        flags = " ".join(f"--attention-kernel {each}" for each in self.kernels)
+        return f"The kernel decides: with vLLM's default on {devices} ({flags}) this {best.system} {then}."
 
 
 def contender(

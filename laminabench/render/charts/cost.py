@@ -6,14 +6,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from laminabench.render.charts.chart import Chart, PlotlyJson, axis, dotted_line, label, marks, rounded
-from laminabench.render.model import listed
 from laminabench.render.shown import COLOURS, DASHES, OTHERS
 from laminabench.workflows.compare.curves import Curve, CurvePoint
 
 _NOTE = (
     "Each point is a saturated replay with a limit of requests at once, the last with the deployment's own. "
     "A ring may be cheaper than the table, which takes each system's own limit of requests. "
-    "Bands and bars: where it is if all times are off by the error of modelled times"
+    "Bands and bars are where points lie if all times are off by the model's error"
 )
 
 
@@ -50,12 +49,15 @@ def cost_chart(named: Sequence[tuple[str, Curve]], slo_tbt_ms: float) -> Chart:
         "hovermode": "closest",
         **dotted_line(slo_tbt_ms, f"limit, {slo_tbt_ms:g} ms"),
     }
-    errors = dict.fromkeys(f"{each.system} {_share(each.error)}" for _, each in named)
+    errors = {each.system: each.error for _, each in named}
+    known = [f"{system} {error:.1%}" for system, error in errors.items() if error is not None]
+    unknown = [f"not known of {system}" for system, error in errors.items() if error is None]
+    about = ", ".join([*known, *unknown])
     return Chart(
         "curves",
         "Cost and time between tokens, saturated",
         f"Lines of dollars a million tokens by time between tokens: {_words(named, slo_tbt_ms)}",
-        " ".join((f"{_NOTE}: {listed(list(errors))}.", *dict.fromkeys(_within(named, slo_tbt_ms)))),
+        " ".join((f"{_NOTE}: {about}.", *dict.fromkeys(_within(named, slo_tbt_ms)))),
         traces,
         layout,
         420,
@@ -130,7 +132,3 @@ def _words(named: Sequence[tuple[str, Curve]], slo_tbt_ms: float) -> str:
         )
         sentences.append(f"{name}, cheapest within {slo_tbt_ms:g} ms: {within}")
     return "; ".join(sentences)
-
-
-def _share(error: float | None) -> str:
-    return "is not known" if error is None else f"{error:.1%}"

@@ -70,7 +70,7 @@ def cost_picture(named: Sequence[tuple[str, Curve]], slo_tbt_ms: float, title: s
         plot(axes, chart)
         axes.set_title(printable(title), parse_math=False)
         legend_of(figure, [axes], loc="outside upper center", ncols=columns)
-        foot(figure, f"modelled; {chart.note}")
+        foot(figure, f"Modelled. {chart.note}")
     return figure
 
 

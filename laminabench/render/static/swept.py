@@ -66,7 +66,10 @@ def _chart(lines: Mapping[str, Sequence[Row]], along: str, key: str, title: str)
         )
     integral = numeric and all(isinstance(row[along], int) for rows in lines.values() for row in rows)
     x = axis(label(along), tickformat="d" if integral else "")
-    return Chart(key, title, "", "", traces, {"xaxis": x, "yaxis": axis(title, rangemode="tozero")})
+    # The usual margin is of the values' range, which may be far from zero.
+    most = max((max(trace["y"], default=0) for trace in traces), default=0)
+    y = axis(title, rangemode="tozero", **({"range": [0, 1.05 * most]} if most > 0 else {}))
+    return Chart(key, title, "", "", traces, {"xaxis": x, "yaxis": y})
 
 
 def _numeric(rows: Sequence[Row], name: str) -> bool:

@@ -45,14 +45,13 @@ class Columns(msgspec.Struct, frozen=True):
 
 
 PARTS = tuple(sorted(Columns.__struct_fields__))
-# Only `traces import` has the flag; a trace may have been named to any command.
-_OPTION = "laminabench traces import FILE --columns {}=NAME"
 
 
 def choose(layout: Layout, there: Sequence[str], requested: Mapping[str, str], where: str) -> Columns:
     """Choose which of a file's columns to read, by the user's options or the format."""
     chosen: dict[str, str | None] = {}
     names_there = [name_of(name) for name in there]
+    missing: dict[str, str] = {}
     for part in PARTS:
         if part in requested:
             if requested[part] not in there:
@@ -64,12 +63,14 @@ def choose(layout: Layout, there: Sequence[str], requested: Mapping[str, str], w
         chosen[part] = next((name for name in names if name in there), None)
         needed = part in {"prompt", "output"} or (part == "arrival" and layout.signature)
         if needed and names and chosen[part] is None:
-            missing = _quoted(names[0]) if layout.signature else f"for the {part}"
-            raise UserError(
-                "trace-no-column",
-                f"{where}: no column {missing}; there are: {listed(names_there)}; say which: "
-                f"{_OPTION.format(part)}",
-            )
+            missing[part] = _quoted(names[0]) if layout.signature else f"the {part}"
+    if missing:
+        options = ",".join(f"{part}=NAME" for part in missing)
+        raise UserError(
+            "trace-no-column",
+            f"{where}: no column for {' or '.join(missing.values())}; there are: {listed(names_there)}; "
+            f"name the right ones: laminabench traces import FILE --columns {options}",
+        )
     used = [name for name in chosen.values() if name is not None]
     for name in used:
         if there.count(name) > 1:
@@ -98,11 +99,11 @@ _GENERIC = Layout(
     arrival=("arrival_s", "arrived_at", "arrival_time", "timestamp", "Timestamp", "TIMESTAMP", "time"),
     prompt=(
         *("prompt_tokens", "num_prefill_tokens", "input_length", "input_tokens", "prompt_len", "input_len"),
-        *("ContextTokens", "Request tokens"),
+        *("prompt_length", "ContextTokens", "Request tokens"),
     ),
     output=(
         *("output_tokens", "num_decode_tokens", "output_length", "output_len", "completion_tokens"),
-        *("GeneratedTokens", "Response tokens"),
+        *("response_tokens", "generated_tokens", "GeneratedTokens", "Response tokens"),
     ),
     session=("session", "session_id", "Session ID", "conversation_id"),
 )

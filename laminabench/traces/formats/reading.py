@@ -239,7 +239,7 @@ class _Cells:
             return int(text)  # as nearly all are: MAX_TOKENS has eight digits
         number = float(text) if NUMBER.fullmatch(text) else math.nan
         if not number.is_integer() and not math.isinf(number):
-            raise _bad(column, value, "not a whole number")
+            raise _bad(column, value, "not a whole number of tokens")
         if number < least:
             raise _bad(column, value, "below 1; every request has a prompt" if least else "below 0")
         if number > MAX_TOKENS:

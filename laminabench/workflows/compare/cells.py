@@ -26,7 +26,7 @@ from laminabench.util.errors import UserError
 from laminabench.util.json import Json
 from laminabench.util.parallel import spread
 from laminabench.workflows.compare.curves import Curve, curve_of
-from laminabench.workflows.compare.kernels import DefaultKernelRates, rates_with_default_kernels
+from laminabench.workflows.compare.kernels import with_default_kernels
 from laminabench.workflows.compare.runs import CellRun, run_of
 from laminabench.workflows.compare.sides import Side, SideBySide, modelled_estimates, side_by_side
 from laminabench.workflows.compare.spec import (
@@ -43,7 +43,7 @@ from laminabench.workflows.compare.spec import (
     storage_types,
 )
 from laminabench.workflows.replay import Replayed, ReplayRequest, replay
-from laminabench.workflows.verdict import prices_of
+from laminabench.workflows.verdict import DefaultKernels, prices_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Cell:
     includes: Includes
     errors: dict[str, float | None]  # shares of modelled times, by the accuracy board
     devices: dict[str, dict[str, tuple[int, float]]]  # counts, and the hourly price of one
-    other: DefaultKernelRates
+    other: DefaultKernels
     dropped: int  # requests that one of the systems could never hold, left out for all
     least_room: str  # which one that is, and what it holds
     requested: dict[str, str]  # deployments; at equal cost others may have taken their place
@@ -258,9 +258,7 @@ def cell(
         for name, each in chosen.items()
         if with_curves and not hypothetical
     ]
-    other = (
-        DefaultKernelRates() if hypothetical else rates_with_default_kernels(chosen, fitting, spec.workload)
-    )
+    other = DefaultKernels() if hypothetical else with_default_kernels(chosen, fitting, spec.workload)
     return Cell(
         model=model.name,
         trace=trace.meta.name,

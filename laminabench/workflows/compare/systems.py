@@ -90,7 +90,9 @@ class Compared:
         """Return what a reader of the numbers has to know."""
         unmet = (f"{name}, {each.name}: {why}" for each in self.loads for name, why in each.unmet.items())
         own = _notes(self.cells, self.plan.spec, chosen=bool(self.loads))
-        return [*unmet, *own, *kernel_flips(self.cells, self.base)]
+        # Verdicts of loads say it themselves.
+        flips = () if self.loads or self.verdict else kernel_flips(self.cells, self.base)
+        return [*unmet, *own, *flips]
 
     def describe(self) -> dict[str, Json]:
         """Return the comparison for --json."""

@@ -11,55 +11,41 @@ from laminabench.workflows.compare.cells import Cell
 from laminabench.workflows.verdict import baseline, contender, limits, nearest_even
 
 
-def verdict_on(cell: Cell) -> Verdict:
-    """Judge the systems of one cell."""
-    contenders = [
+def contenders(cell: Cell) -> list[Contender]:
+    """Return the systems of one cell as a verdict takes them."""
+    return [
         contender(name, cell.deployments[name], cell.usd_per_hour[name], summary, cell.errors[name])
         for name, summary in cell.summaries.items()
     ]
+
+
+def verdict_on(cell: Cell) -> Verdict:
+    """Judge the systems of one cell."""
     within = limits(cell.slo_tbt_ms, cell.slo_ttft_ms)
     subject = f"{cell.trace} with {cell.model}" + (f" ({cell.load})" if cell.load else "")
-    judged = verdict(contenders, within, subject=subject, baseline=baseline(cell.summaries))
+    judged = verdict(contenders(cell), within, subject=subject, baseline=baseline(cell.summaries))
     if judged.cheapest is None or judged.runner_up is None:
         return judged
-    depends = judged.depends or _depends(cell, judged.cheapest, judged.runner_up)
+    sides = [(each.tokens_per_s, cell.devices[each.system]) for each in (judged.cheapest, judged.runner_up)]
+    depends = judged.depends or cell.other.decide(judged) or str(nearest_even(*sides) or "")
     return replace(judged, depends=depends)
 
 
-def _depends(cell: Cell, best: Contender, other: Contender) -> str:
-    """Return the sentence on what decides most: a kernel that turns the answer, else a price."""
-    here, there = _gains(cell, best.system, other.system)
-    if (here > 0) != (there > 0):
-        kernels = " and ".join(cell.other.kernels)
-        cheaper = best.system if there > 0 else other.system
-        return f"The kernels decide: with {kernels}, as vLLM takes without a flag, {cheaper} is cheaper."
-    sides = [(each.tokens_per_s, cell.devices[each.system]) for each in (best, other)]
-    return str(nearest_even(*sides) or "")
-
-
-def _gains(cell: Cell, name: str, base: str) -> tuple[float, float]:
-    """Return a gain in tokens a dollar, and the same with the kernels that vLLM takes without a flag."""
-    here = cell.gain_per_dollar_of(name, base)
-    rates, others = cell.throughput_tokens_per_s, cell.other.tokens_per_s
-    changed = [others.get(each, rates[each]) / rates[each] for each in (name, base)]
-    return here, (1 + here) * changed[0] / changed[1] - 1
-
-
 def kernel_flips(cells: Sequence[Cell], base: str) -> Iterator[str]:
-    """Yield a sentence where vLLM's own kernels change the better system."""
-    flipped = [
-        f"{cell.model} on {cell.trace}, {cell.label}: {name} {here:+.1%}, then {there:+.1%}"
-        for cell in cells
-        for name in cell.summaries
-        if name != base
-        for here, there in [_gains(cell, name, base)]
-        if (here > 0) != (there > 0)
-    ]
+    """Yield a sentence where vLLM's own kernels change the better system of several cells."""
+    flipped = []
+    for cell in cells:
+        sides = {each.system: each for each in contenders(cell)}
+        for name, side in sides.items():
+            here, there = side.margin_over(sides[base]), cell.other.gain(side, sides[base])
+            if name != base and (here > 0) != (there > 0):
+                where = f"{cell.model} on {cell.trace}, {cell.label}"
+                flipped.append(f"{where}: {name} {here:+.1%}, then {there:+.1%}")
     if flipped:
-        kernels = " and ".join(sorted({each for cell in cells for each in cell.other.kernels}))
+        flags = " ".join(sorted({each for cell in cells for each in cell.other.kernels}))
         yield (
-            f"with {kernels}, as vLLM takes without a flag, the better of {base} and another system changes "
-            f"in {len(flipped)} of {len(cells)} cells (tokens a dollar): {'; '.join(flipped)}"
+            f"with vLLM's default kernel (--attention-kernel {flags}) the better of {base} and another "
+            f"system changes in {len(flipped)} of {len(cells)} cells (tokens a dollar): {'; '.join(flipped)}"
         )
 
 

@@ -16,8 +16,11 @@ from laminabench.util.json import to_json
 from laminabench.workflows.plan.effects import Effect, bindings
 from laminabench.workflows.plan.measure import (
     Point,
+    best_of_each,
+    cluster,
     front,
     front_at_any_price,
+    measure,
     meets,
     nearest,
     order,
@@ -26,6 +29,10 @@ from laminabench.workflows.plan.measure import (
 )
 from laminabench.workflows.plan.question import Candidate, Question
 from laminabench.workflows.plan.search import PRICE_CHANGE, SearchResult, search
+from laminabench.workflows.verdict import DefaultKernels
+
+# Candidates of an open replay without prompts among which the whole front is searched for.
+MOST_FOR_FRONT = 4000
 
 
 @dataclass(frozen=True)
@@ -42,25 +49,13 @@ class Answer:
         Point, list[Effect]
     ]  # of all on the front, perhaps of candidates that would be there at other prices
     prices: list[Repriced]
+    other: DefaultKernels  # of the cheapest of each system
     without_prompts: Point | None = None  # the winner where prompts are there already
-    # The kernels that vLLM takes without a flag, where they change the winner: to another one, or to none.
-    other_kernels: tuple[str, ...] = ()
-    other_winner: Point | None = None
 
     @property
     def effects(self) -> list[Effect]:
         """The resources that bind the winner."""
         return [] if self.winner is None else self.binds[self.winner]
-
-    @property
-    def kernel_note(self) -> str:
-        """Return the sentence about a winner that other kernels change, or an empty text."""
-        if not self.other_kernels:
-            return ""
-        other = self.other_winner
-        wins = f"{other.candidate} wins" if other else "nothing meets the limit"
-        price = f" at ${other.usd_per_million_tokens:.3f}/M tokens" if other else ""
-        return f"with {' and '.join(self.other_kernels)}, as vLLM takes without a flag, {wins}{price}"
 
     @property
     def usd_of_prompts(self) -> float | None:
@@ -85,7 +80,6 @@ class Answer:
             "binds": [each.row() for each in self.effects],
             "prices": [each.row() for each in self.prices],
             **({"prompts": prompts} if self.question.prompts else {}),
-            **({"kernel_note": note} if (note := self.kernel_note) else {}),
             "search": {
                 "considered": self.search.considered,
                 "counts": dict(self.search.counts),
@@ -114,8 +108,8 @@ def answer(
     report: Callable[[int, int], None] = lambda done, total: None,
 ) -> Answer:
     """Search the candidates; `at_any_price` finds what binds all that may be on the front at some prices."""
-    # With prompts there are too many candidates to examine those that are only faster and dearer.
-    few = question.prompts and question.mode == "open"
+    # Of prompts or many instances there are too many candidates to examine those only faster and dearer.
+    few = question.mode == "open" and (question.prompts or len(candidates) > MOST_FOR_FRONT)
     outcome = search(question, candidates, exhaustive=exhaustive, winner_only=few, jobs=jobs, report=report)
     limit = question.slo_tbt_p99_ms
     best = winner(outcome.points, limit)
@@ -124,7 +118,6 @@ def answer(
         decoding = replace(question, prefill="off", slo_ttft_ms=None)
         plain = list(dict.fromkeys(each.without_prompts for each in candidates))
         without = winner(search(decoding, plain, winner_only=True, jobs=jobs).points, limit)
-    kernels, other_winner = _with_other_kernels(question, candidates, best, jobs)
     on_front = front(outcome.points, limit)
     some = [*on_front, *(front_at_any_price(outcome.points, limit) if at_any_price else ())]
     return Answer(
@@ -136,26 +129,24 @@ def answer(
         None if best is None else _summary(question, best),
         bindings(question, list(dict.fromkeys(some)), jobs),
         list(repriced(outcome.points, limit)),
+        _with_default_kernels(question, best_of_each(outcome.points, limit)),
         without,
-        kernels,
-        other_winner,
     )
 
 
-def _with_other_kernels(
-    question: Question, candidates: Sequence[Candidate], best: Point | None, jobs: int | None
-) -> tuple[tuple[str, ...], Point | None]:
-    """Return vLLM's own kernels and the winner with them, if that is another system or on other devices."""
-    on = devices_named(str(best.candidate.hardware)) if best else frozenset()
-    kernels = out_of_the_box(question.costs, on)
-    if best is None or not kernels:
-        return (), None  # slower attention elsewhere changes no winner
-    other = replace(question, costs=with_kernels(question.costs, kernels))
-    cheapest = winner(search(other, candidates, winner_only=True, jobs=jobs).points, question.slo_tbt_p99_ms)
-    same = cheapest is not None and cheapest.candidate.system == best.candidate.system
-    if cheapest is not None and same and devices_named(str(cheapest.candidate.hardware)) == on:
-        return (), None
-    return kernels, cheapest
+def _with_default_kernels(question: Question, cheapest: Sequence[Point]) -> DefaultKernels:
+    """Replay the cheapest of each system with vLLM's own kernels, if the winner is on devices with others."""
+    kernels = [out_of_the_box(question.costs, devices_named(each.candidate.hardware)) for each in cheapest]
+    if question.model.latent or not kernels or not kernels[0]:
+        return DefaultKernels()
+    other = replace(question, costs=with_kernels(question.costs, kernels[0]))
+    points = {}
+    for candidate in (each.candidate for each, own in zip(cheapest, kernels, strict=True) if own):
+        spec = cluster(other, candidate)
+        assert spec is not None
+        points[candidate.system] = measure(other, question.trace, candidate, spec)
+    rates = {name: point.tokens_per_s for name, point in points.items()}
+    return DefaultKernels(kernels[0], rates, {name: point.tbt_p99_ms for name, point in points.items()})
 
 
 def _summary(question: Question, point: Point) -> Summary:

@@ -48,6 +48,7 @@ class Point:
             "devices": self.candidate.devices,
             "batches": self.candidate.batches,
             "most_requests": self.candidate.most_requests,
+            "instances": self.candidate.instances,
             **self.candidate.of_prompts(),
             "usd_per_hour": self.candidate.usd_per_hour,
             **numbers,
@@ -116,6 +117,14 @@ def order(point: Point) -> tuple[float, float, float, str]:
 def winner(points: Iterable[Point], slo_tbt_p99_ms: float) -> Point | None:
     """Return the point with the cheapest tokens that meets the limit."""
     return min((each for each in points if meets(each, slo_tbt_p99_ms)), key=order, default=None)
+
+
+def best_of_each(points: Iterable[Point], slo_tbt_p99_ms: float) -> list[Point]:
+    """Return the cheapest point of each system within the limits, the cheapest first."""
+    best: dict[str, Point] = {}
+    for point in sorted((each for each in points if meets(each, slo_tbt_p99_ms)), key=order):
+        best.setdefault(point.candidate.system, point)
+    return list(best.values())
 
 
 def front(points: Sequence[Point], slo_tbt_p99_ms: float) -> list[Point]:

@@ -85,7 +85,6 @@ class Candidate:
         return {
             "prefill": "colocated" if pool is None else f"pool:{pool}",
             "max_batched_tokens": self.prompt_budget,
-            "instances": self.instances,
         }
 
     def borrowed(self, costs: CostSet) -> tuple[str, ...]:
@@ -148,8 +147,9 @@ def candidates(
             for each in deployed:
                 for most in own.limits(each.model.device):
                     for deployment, budget in prompts.ways(each, model, devices):
-                        several = limits.most(deployment)
-                        for instances in range(1, min(several, prompts.instances) + 1):
+                        # Boards are counted already.
+                        own_most = 1 if each.model.device.board else prompts.instances
+                        for instances in range(1, min(limits.most(deployment), own_most) + 1):
                             yield Candidate(name, deployment, batches, most, budget, instances)
 
 

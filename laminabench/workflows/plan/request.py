@@ -160,7 +160,7 @@ class ResolvedPlan:
             (given or PROMPT_BUDGETS) if prefill in ("colocated", "any") else (),
             (given or POOL_BUDGETS) if prefill in ("pool", "any") else (),
             # Saturated, so many instances make as many times the tokens for as many times the price.
-            MOST_INSTANCES if question.prompts and question.mode == "open" else 1,
+            MOST_INSTANCES if question.mode == "open" else 1,
         )
         return affordable(question, self.systems, self.devices, self.limits, prompts)
 

@@ -9,22 +9,26 @@ from laminabench.analysis.verdict import Contender, Verdict, verdict
 from laminabench.systems.includes import Includes
 from laminabench.systems.modelled.includes import accuracy_of, includes_of
 from laminabench.workflows.plan.answer import Answer
-from laminabench.workflows.plan.measure import Point, meets, order, times_of
+from laminabench.workflows.plan.measure import Point, best_of_each, times_of, winner
 from laminabench.workflows.verdict import LOADS, baseline, limits, nearest_even, prices_of
 
 
 def verdict_on(answer: Answer) -> Verdict:
     """Judge the cheapest candidate of each system; without any within the limits the nearest."""
     question = answer.question
-    points = {point.candidate.system: point for point in best_of_each(answer)}
+    points = {point.candidate.system: point for point in _cheapest(answer)}
     judged = verdict(
         [_contender(answer, point) for point in points.values()],
         _limits(answer),
         subject=f"{question.trace.meta.name} with {question.model.name} ({LOADS[question.mode]})",
         baseline=baseline(points),
     )
-    if answer.other_kernels:
-        return replace(judged, depends=f"The kernels decide: {answer.kernel_note}.")
+    changed = {each.partition("=")[0] for each in answer.other.kernels}
+    unchanged = (each for each in answer.search.points if changed.isdisjoint(each.candidate.devices))
+    best = winner(unchanged, question.slo_tbt_p99_ms)
+    elsewhere = None if best is None else _contender(answer, best)
+    if decides := answer.other.decide(judged, elsewhere):
+        return replace(judged, depends=decides)
     if judged.cheapest is None or judged.runner_up is None:
         return judged
     one, other = (_priced(points[each.system]) for each in (judged.cheapest, judged.runner_up))
@@ -35,7 +39,7 @@ def includes(answer: Answer) -> Includes:
     """Return what the numbers of these candidates include."""
     judged = verdict_on(answer)
     named = [each.system for each in (judged.cheapest, judged.runner_up) if each]
-    candidates = (point.candidate for point in best_of_each(answer))
+    candidates = (point.candidate for point in _cheapest(answer))
     setups = ((each.system, answer.question.setup(each)) for each in candidates if each.system in named)
     return includes_of(setups)
 
@@ -50,16 +54,13 @@ def described(answers: Sequence[Answer]) -> dict[str, object]:
     return {"verdict": alone.get("verdict"), "includes": alone.get("includes"), "answers": rows}
 
 
-def best_of_each(answer: Answer) -> list[Point]:
-    """Return the cheapest point of each system within the limits, the cheapest first, else the nearest.
+def _cheapest(answer: Answer) -> list[Point]:
+    """Return the cheapest point of each system within the limits, else the nearest.
 
     In an open plan only those that were replayed: others cost at least 11 % more than the winner.
     """
-    limit = answer.question.slo_tbt_p99_ms
-    best: dict[str, Point] = {}
-    for point in sorted((each for each in answer.search.points if meets(each, limit)), key=order):
-        best.setdefault(point.candidate.system, point)
-    return list(best.values()) or [each for each in (answer.nearest,) if each]
+    best = best_of_each(answer.search.points, answer.question.slo_tbt_p99_ms)
+    return best or [each for each in (answer.nearest,) if each]
 
 
 def _limits(answer: Answer) -> dict[str, float]:

@@ -29,7 +29,7 @@ def test_each_curve_has_its_error_and_its_best_within_the_limit() -> None:
     assert second["name"] == "lamina &lt;b&gt;"
     assert (ring["x"], ring["y"]) == ([40, 60], [1.5, 5])
     assert chart.layout["shapes"][0]["x0"] == 100
-    assert "vllm 10.0% and lamina is not known" in chart.note
+    assert "vllm 10.0%, not known of lamina" in chart.note
     assert "lamina 2xh100+4xh20 is within the limit with at most 8 requests at once." in chart.note
     assert "vllm 4xh100 is within" not in chart.note
     assert "cheapest within 100 ms: $5 at 60 ms" in chart.alt

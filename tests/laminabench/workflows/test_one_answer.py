@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+import laminabench as lb
 from laminabench.cli.main import main
 
 TRACE = ("--trace", "profile:azure-conv", "--num-requests", "400")
@@ -40,6 +41,9 @@ def test_a_cell_of_compare_is_the_replay() -> None:
 QUESTION = ("--devices", "h100,h20", "--most-devices", "8", "--systems", "vllm,lamina")
 
 
+SEVERAL = ("--model", "llama3-8b", "--rate-scale", "40", "--systems", "vllm,lamina", "--mode", "open")
+
+
 @pytest.mark.parametrize("more", [(), ("--slo-ttft-ms", "4000")], ids=["decoding", "prompts"])
 def test_what_compare_chooses_is_the_winner_of_plan_and_the_replay(more: tuple[str, ...]) -> None:
     limit = ("--slo-tbt-ms", "120", *more)
@@ -57,6 +61,37 @@ def test_what_compare_chooses_is_the_winner_of_plan_and_the_replay(more: tuple[s
             assert cell["throughput_tokens_per_s"][name] == alone["throughput_tokens_per_s"]
             assert cell["tbt_ms"][name] == alone["tbt_ms"]["p50"]
             assert chosen["tbt_p99_ms"] == alone["tbt_ms"]["p99"]
+
+
+def test_several_instances_that_plan_chooses_are_the_replay() -> None:
+    limits = ("--devices", "h20", "--most-devices", "16", "--slo-tbt-ms", "20", "--jobs", "1")
+    (load,) = run("compare", *TRACE, *SEVERAL, *limits)["chosen"]["loads"]
+    assert max(each["instances"] for each in load["systems"].values()) > 1
+    for chosen in load["systems"].values():
+        alone = run(*shlex.split(chosen["replay"])[1:], "--no-out")
+        assert chosen["tokens_per_s"] == alone["throughput_tokens_per_s"]
+        assert chosen["tbt_p99_ms"] == alone["tbt_ms"]["p99"]
+
+
+def test_the_api_has_the_numbers_of_the_command_line() -> None:
+    few: Any = {"num_requests": 400, "model": "llama3-70b"}
+    for system, deployment in SYSTEMS.items():
+        result = lb.replay(TRACE[1], system=system, deployment=deployment, **few)
+        assert result.throughput_tokens_per_s == replay(system, deployment)["throughput_tokens_per_s"]
+    given = [word for name, where in SYSTEMS.items() for word in ("--deployment", f"{name}={where}")]
+    flags = (*TRACE, "--model", "llama3-70b", "--systems", ",".join(SYSTEMS), *given)
+    theirs = run("compare", *flags)["verdict"]
+    judged = lb.compare(trace=TRACE[1], systems=tuple(SYSTEMS), deployments=SYSTEMS, jobs=1, **few).verdict
+    assert judged.describe() == theirs
+
+
+def test_sensitivity_starts_from_the_replays() -> None:
+    pair = {name: SYSTEMS[name] for name in ("lamina", "vllm")}
+    given = [word for name, where in pair.items() for word in ("--deployment", f"{name}={where}")]
+    base = run("sensitivity", *TRACE, "--model", "llama3-70b", *given, "--jobs", "1")
+    for name, deployment in pair.items():
+        alone = replay(name, deployment)
+        assert base["throughput_tokens_per_s"][name] == alone["throughput_tokens_per_s"]
 
 
 @pytest.mark.parametrize("system", ["vllm", "lamina"])

@@ -30,8 +30,14 @@ def problem(path: Path, **wishes: object) -> str:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (AZURE + "2023-11-16 18:15:47,abc,1\n", 'trace:3: ContextTokens is "abc", not a whole number; fix'),
-        (AZURE + "2023-11-16 18:15:47,3.5,1\n", "trace:3: ContextTokens is 3.5, not a whole number; fix"),
+        (
+            AZURE + "2023-11-16 18:15:47,abc,1\n",
+            'trace:3: ContextTokens is "abc", not a whole number of tokens',
+        ),
+        (
+            AZURE + "2023-11-16 18:15:47,3.5,1\n",
+            "trace:3: ContextTokens is 3.5, not a whole number of tokens",
+        ),
         (AZURE + "2023-11-16 18:15:47,0,1\n", "trace:3: ContextTokens is 0, below 1"),
         (AZURE + "2023-11-16 18:15:47,1,-2\n", "trace:3: GeneratedTokens is -2, below 0"),
         (AZURE + "2023-11-16 18:15:47,,1\n", "trace:3: ContextTokens is empty"),
@@ -64,9 +70,14 @@ def problem(path: Path, **wishes: object) -> str:
         (b"\xef\xbb\xbf", "trace: the file is empty"),
         ("TIMESTAMP,ContextTokens,GeneratedTokens\n", "trace: no requests in it"),
         (
-            "a,b\n1,2\n",
-            "trace:1: no column for the output; there are: a, b; say which: "
+            "a,prompt_len\n1,2\n",
+            "trace:1: no column for the output; there are: a, prompt_len; name the right ones: "
             "laminabench traces import FILE --columns output=NAME",
+        ),
+        (
+            "a,b\n1,2\n",
+            "trace:1: no column for the output or the prompt; there are: a, b; name the right ones: "
+            "laminabench traces import FILE --columns output=NAME,prompt=NAME",
         ),
         (
             "arrival_s,prompt_tokens,prompt_tokens,output_tokens\n0,1,1,1\n",
@@ -111,7 +122,10 @@ def test_the_sentence(trace_file, content, message):
     ("wishes", "message"),
     [
         ({"format": "azur"}, 'no format "azur"; did you mean azure'),
-        ({"format": "azure"}, 'trace:1: no column "TIMESTAMP"; there are: arrival_s, prompt_tokens, output'),
+        (
+            {"format": "azure"},
+            'trace:1: no column for "TIMESTAMP" or "GeneratedTokens" or "ContextTokens"; there are: ',
+        ),
         ({"format": "mooncake"}, "trace:1: is not JSON"),
         ({"format": "parquet"}, "trace: the parquet file is damaged or not parquet"),
         ({"format": "sharegpt"}, "pass --tokenizer tokenizer.json"),

@@ -31,12 +31,15 @@ def test_a_verdict_that_vllm_s_own_kernel_changes_is_one_sentence() -> None:
     # At $8.10 an H20 lamina's tokens a dollar are between those with FlashInfer and with fa3-64.
     cell = only_cell(8.1)
     (sentence,) = kernel_flips([cell], "vllm")
-    assert sentence.startswith("with h20=fa3-64, as vLLM takes without a flag")
+    assert sentence.startswith(
+        "with vLLM's default kernel (--attention-kernel h20=fa3-64) the better of vllm"
+    )
     assert "in 1 of 1 cells" in sentence
     assert "lamina +" in sentence
     assert ", then -" in sentence
     assert verdict_on(cell).depends == (
-        "The kernels decide: with h20=fa3-64, as vLLM takes without a flag, vllm is cheaper."
+        "The kernel decides: with vLLM's default on h20 (--attention-kernel h20=fa3-64) this lamina makes "
+        "2.8% fewer tokens for the same money than vllm."
     )
 
 

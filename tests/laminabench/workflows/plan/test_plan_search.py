@@ -284,6 +284,20 @@ def test_instances_and_pools_are_searched(draw_trace: Any, pose: Any) -> None:
             assert each.winner.candidate.prompt_budget in (512, 1024, 2048)
 
 
+def test_instances_are_searched_without_prompts(draw_trace: Any, pose: Any) -> None:
+    question = pose(draw_trace(5, 400, 3000, 60, rate=60), 60.0, model="llama3-8b", mode="open")
+    devices = [load_devices()[name] for name in ("h100", "h20")]
+    limits = replace(Limits(120), devices=8)
+    every = list(candidates(["vllm", "lamina"], question.model, devices, limits, Prompts(instances=8)))
+    result = search(question, every, jobs=1)
+    grid = search(question, every, jobs=1, exhaustive=True)
+    best = winner(result.points, 60)
+    assert best == winner(grid.points, 60)
+    assert front(result.points, 60) == front(grid.points, 60)
+    assert best is not None
+    assert best.candidate.instances > 1
+
+
 def test_candidates_with_prompts_are_within_the_limits() -> None:
     devices = [load_devices()[name] for name in ("h100", "h20")]
     limits = Limits(60.0, devices=9)

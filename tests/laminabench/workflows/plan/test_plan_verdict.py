@@ -8,10 +8,10 @@ import pytest
 
 from laminabench.catalog.hardware import load_devices
 from laminabench.workflows.plan.answer import Answer, answer
-from laminabench.workflows.plan.measure import meets, order
+from laminabench.workflows.plan.measure import best_of_each, meets, order
 from laminabench.workflows.plan.question import Limits, candidates
 from laminabench.workflows.plan.search import search
-from laminabench.workflows.plan.verdict import best_of_each, described, includes, verdict_on
+from laminabench.workflows.plan.verdict import described, includes, verdict_on
 
 SYSTEMS = ("vllm", "lamina", "lamina-v1")
 
@@ -35,7 +35,7 @@ def test_the_runner_up_is_the_cheapest_of_its_system(planned: Answer) -> None:
     question = planned.question
     devices = [load_devices()[name] for name in ("h100", "h20")]
     every = list(candidates(SYSTEMS, question.model, devices, Limits(60.0)))
-    for point in best_of_each(planned):
+    for point in best_of_each(planned.search.points, 100.0):
         own = [each for each in every if each.system == point.candidate.system]
         exact = search(question, own, exhaustive=True, jobs=1).points
         cheapest = min((each for each in exact if meets(each, 100.0)), key=order)
