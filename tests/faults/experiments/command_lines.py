@@ -170,7 +170,7 @@ def warm() -> Iterator[None]:
     parsed = lru_cache(tomllib.loads)
     with (
         mock.patch("tomllib.loads", lambda text: copy.deepcopy(parsed(text))),
-        mock.patch("plotly.offline.get_plotlyjs", lambda: "/* plotly.js */"),
+        mock.patch("plotly.offline.get_plotlyjs", return_value="/* plotly.js */"),
     ):
         yield
 
