@@ -166,7 +166,7 @@ def prepared(folder: Path) -> None:
 
 @contextlib.contextmanager
 def warm() -> Iterator[None]:
-    """Parse packaged data once, and put a few bytes in place of plotly.js: neither depends on the case."""
+    """Parse equal TOML once, and put a few bytes in place of plotly.js: neither depends on the case."""
     parsed = lru_cache(tomllib.loads)
     with (
         mock.patch("tomllib.loads", lambda text: copy.deepcopy(parsed(text))),
