@@ -81,7 +81,7 @@ sanitize: setup
 cuda: setup
 	@ci/check-cuda.sh $(VENV)
 
-# Everything that a machine with an NVIDIA GPU and nvcc can tell, in ten minutes: results/<gpu>. Built for that GPU alone.
+# All measurements of a machine with an NVIDIA GPU and nvcc, in ten minutes: results/<gpu>. Built for that GPU alone.
 gpu:
 	@MAKE="$(MAKE)" ci/gpu.sh $(VENV)
 

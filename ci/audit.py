@@ -1,4 +1,4 @@
-"""Ask for known vulnerabilities of all versions that are pinned: `make audit`, and a step of CI.
+"""Query known vulnerabilities of all versions that are pinned: `make audit`, and a step of CI.
 
 Fails on a finding, with its name and fixed version. If no index answers, it says so and succeeds:
 there is no network, or an index that does not know of vulnerabilities.
@@ -41,7 +41,7 @@ def tool(folder: Path) -> Path | None:
     return folder / "bin" / "pip-audit"
 
 
-def ask(pip_audit: Path, pins: Path) -> list[dict[str, Any]] | None:
+def query(pip_audit: Path, pins: Path) -> list[dict[str, Any]] | None:
     """Return what is known of each package in a file; None if the index does not answer."""
     command = [str(pip_audit), "--disable-pip", "--require-hashes", "--progress-spinner", "off"]
     done = subprocess.run(
@@ -58,7 +58,7 @@ def ask(pip_audit: Path, pins: Path) -> list[dict[str, Any]] | None:
 
 
 def findings(packages: list[dict[str, Any]]) -> list[str]:
-    """A sentence for each vulnerability."""
+    """Return a sentence for each vulnerability."""
     return [
         f"{package['name']} {package['version']}: {each['id']}, fixed in "
         + (", ".join(each["fix_versions"]) or "no version yet")
@@ -75,7 +75,7 @@ def main() -> int:
     queried = 0
     problems: list[str] = []
     for pins in [*(LOCKED / f"{name}.txt" for name in FILES), *(ROOT / name for name in PINS)]:
-        packages = ask(pip_audit, pins)
+        packages = query(pip_audit, pins)
         known = [package for package in packages or () if "skip_reason" not in package]
         if not known and not queried:
             print("audit: skipped: no index here knows of these versions")

@@ -186,7 +186,7 @@ def is_super_init(call: ast.Call) -> bool:
 
 
 def bound(call: ast.Call, names: list[str]) -> dict[str, ast.expr]:
-    """A call's arguments by the names they have inside; a method's `self` is not among them."""
+    """Return a call's arguments by the names they have inside; a method's `self` is not among them."""
     names = names[1:] if names[:1] in (["self"], ["cls"]) else names
     return dict(zip(names, call.args, strict=False)) | {k.arg: k.value for k in call.keywords if k.arg}
 
@@ -196,7 +196,7 @@ def last_name(node: ast.expr | None) -> str:
 
 
 def literals(nodes: list[ast.expr | None] | list[ast.expr]) -> list[str]:
-    """The codes that an argument may be: a literal, or one of two."""
+    """Return the codes that an argument may be: a literal, or one of two."""
     texts = []
     for node in nodes:
         if isinstance(node, ast.IfExp):
@@ -207,7 +207,7 @@ def literals(nodes: list[ast.expr | None] | list[ast.expr]) -> list[str]:
 
 
 def template(node: ast.expr) -> str:
-    """A sentence with {names} where something is filled in."""
+    """Return a sentence with {names} where something is filled in."""
     if isinstance(node, ast.Constant):
         return str(node.value)
     if isinstance(node, ast.JoinedStr):
@@ -222,7 +222,7 @@ def template(node: ast.expr) -> str:
 
 
 def short(node: ast.expr) -> str:
-    """A word for what an expression gives."""
+    """Return a word for what an expression gives."""
     if isinstance(node, ast.Name | ast.Attribute):
         return last_name(node)
     if isinstance(node, ast.Call):

@@ -70,7 +70,7 @@ def with_hashes(pin: str, hashes: Iterable[str]) -> str:
 
 
 def known(paths: Iterable[Path]) -> dict[tuple[str, str], set[str]]:
-    """The hashes that stand in files, by name and version."""
+    """Return the hashes that stand in files, by name and version."""
     hashes: dict[tuple[str, str], set[str]] = {}
     key = ("", "")
     for path in paths:
@@ -101,7 +101,7 @@ def fits(tags: Iterable[Tag], machines: Iterable[tuple[str, str]], pythons: Iter
 
 
 def needed(marker: str | None) -> str | None:
-    """The marker if it differs between our machines, "" if none of them fulfils it, None if all do."""
+    """Return the marker if it differs between our machines, "" if none of them fulfils it, None if all do."""
     if marker is None:
         return None
     answers = {

@@ -37,7 +37,7 @@ ENVIRONMENT = {
 
 
 def page() -> str:
-    """The manual page, in roff with the man macros."""
+    """Return the manual page, in roff with the man macros."""
     context = click.Context(main, info_name="laminabench")
     lines = [
         '.\\" Made by ci/man.py from the command line itself.',
@@ -66,7 +66,7 @@ def page() -> str:
 
 
 def _command(command: click.Command, context: click.Context) -> Iterator[str]:
-    """One command of `laminabench`, with those that it has."""
+    """Yield one command of `laminabench`, with those that it has."""
     yield f'.SH "{_text(context.command_path.upper())}"'
     yield from _body(command, context)
     if isinstance(command, click.Group):
@@ -98,13 +98,15 @@ def _option(names: str) -> str:
 
 
 def _described(rows: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Terms, already in roff, each with its description below."""
+    """Yield the terms, already in roff, each with its description below."""
     for term, text in rows:
         yield from (f'.IP "{term}"', _text(" ".join(text.split())))
 
 
 def _help_lines(help_text: str) -> Iterator[str]:
-    """A command's help; paragraphs that click is not to wrap are commands or tables, and stay as they are."""
+    """Yield a command's help; paragraphs that click is not to wrap are commands or tables, and stay as they
+    are.
+    """
     for paragraph in inspect.cleandoc(help_text).partition("\f")[0].split("\n\n"):
         if paragraph.startswith("\b\n"):
             yield from _as_it_is(paragraph.removeprefix("\b\n").splitlines())
@@ -117,7 +119,7 @@ def _as_it_is(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _text(text: str) -> str:
-    """Plain text as roff: nothing in it is a request, an escape or a typographer's quote."""
+    """Return plain text as roff: nothing in it is a request, an escape or a typographer's quote."""
     escapes = {"\\": "\\e", "-": "\\-", "'": "\\(aq", "`": "\\(ga", "^": "\\(ha", "~": "\\(ti", '"': "\\(dq"}
     line = "".join(escapes.get(character, character) for character in text)
     return f"\\&{line}" if line.startswith(".") else line

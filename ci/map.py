@@ -39,7 +39,7 @@ def row(layer: str, folder: Path, name: str) -> str:
 
 
 def table(contract: dict[str, Any]) -> list[str]:
-    """The layers of one distribution, the highest first, and then the modules that are in none."""
+    """Return the layers of one distribution, the highest first, and then the modules that are in none."""
     folder = FOLDERS[contract["containers"][0]]
     lines = ["| layer | where | what it is for |", "|---|---|---|"]
     placed: set[str] = set()

@@ -71,12 +71,12 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def _in_tree(target: str) -> str | None:
-    """The path in the tree of a link that leaves docs/."""
+    """Return the path in the tree of a link that leaves docs/."""
     return os.path.normpath(f"docs/{target}") if target.startswith("../") else None
 
 
 def _of_shown(target: str) -> str:
-    """A link of a page that is at the root of the tree, from docs/."""
+    """Return a link of a page that is at the root of the tree, from docs/."""
     if "://" in target or target.startswith("#"):
         return target
     return target.removeprefix("docs/") if target.startswith("docs/") else REPOSITORY + target

@@ -15,7 +15,7 @@ from laminabench.requests.replay import GROUPS, OUTPUT
 
 
 def pages() -> dict[str, str]:
-    """The Markdown of each page, by its name in the site."""
+    """Return the Markdown of each page, by its name in the site."""
     context = click.Context(main, info_name="laminabench")
     made = {"cli/index.md": _index()}
     for name in main.list_commands(context):
@@ -26,7 +26,7 @@ def pages() -> dict[str, str]:
 
 
 def _index() -> str:
-    """All commands, in the sections of `laminabench --help`."""
+    """Return all commands, in the sections of `laminabench --help`."""
     lines = ["# The command line", "", inspect.cleandoc(main.help or ""), ""]
     for title, commands in SECTIONS.items():
         lines += [f"## {title}", "", "| command | |", "|---|---|"]
@@ -41,7 +41,7 @@ def _index() -> str:
 
 
 def _page(command: click.Command, context: click.Context) -> str:
-    """One command of `laminabench`, with those that it has."""
+    """Return one command of `laminabench`, with those that it has."""
     lines = [f"# laminabench {context.info_name}", ""]
     lines += _body(command, context)
     if isinstance(command, click.Group):
@@ -53,7 +53,7 @@ def _page(command: click.Command, context: click.Context) -> str:
 
 
 def _body(command: click.Command, context: click.Context) -> list[str]:
-    """Usage, what it does, arguments and options."""
+    """Return a command's usage, description, arguments and options."""
     usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
     lines = ["```text", usage, "```", "", *_help_lines(command.help or "")]
     for title, rows in _options(command, context).items():
@@ -64,7 +64,9 @@ def _body(command: click.Command, context: click.Context) -> list[str]:
 
 
 def _help_lines(help_text: str) -> list[str]:
-    """A command's help; paragraphs that click is not to wrap are commands or tables, and stay as they are."""
+    """Return a command's help; paragraphs that click is not to wrap are commands or tables, and stay as they
+    are.
+    """
     lines: list[str] = []
     for paragraph in inspect.cleandoc(help_text).partition("\f")[0].split("\n\n"):
         if paragraph.startswith("\b\n"):
@@ -77,7 +79,7 @@ def _help_lines(help_text: str) -> list[str]:
 
 
 def _options(command: click.Command, context: click.Context) -> dict[str, list[str]]:
-    """Rows of all options, under the headings of the command's help."""
+    """Return the rows of all options, under the headings of the command's help."""
     grouped: dict[str, list[str]] = {}
     for parameter in command.get_params(context):
         row = _row(parameter, context)
@@ -90,7 +92,7 @@ def _options(command: click.Command, context: click.Context) -> dict[str, list[s
 
 
 def _row(parameter: click.Parameter, context: click.Context) -> str | None:
-    """One row of a command's table; an argument has nothing but its name, which usage shows."""
+    """Return one row of a command's table; an argument has nothing but its name, which usage shows."""
     record = parameter.get_help_record(context)
     if record is None:
         return None
@@ -99,13 +101,13 @@ def _row(parameter: click.Parameter, context: click.Context) -> str | None:
 
 
 def _cell(text: str, *, raw: bool = False) -> str:
-    """Text in a cell of a table."""
+    """Return text in a cell of a table."""
     one_line = " ".join(text.split())
     return one_line if raw else _plain(one_line)
 
 
 def _plain(text: str) -> str:
-    """Text in which nothing is Markdown but code between backquotes."""
+    """Return text in which nothing is Markdown but code between backquotes."""
     parts = text.split("`")
     parts[::2] = [
         re.sub(r"([*_\[\]])", r"\\\1", escape(part, quote=False)).replace("|", "&#124;")
@@ -115,6 +117,6 @@ def _plain(text: str) -> str:
 
 
 def navigation() -> list[str | dict[str, str]]:
-    """The pages in the order of the index."""
+    """Return the pages in the order of the index."""
     names = [name for commands in SECTIONS.values() for name in commands]
     return ["cli/index.md", *({name: f"cli/{name}.md"} for name in names)]

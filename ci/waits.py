@@ -30,7 +30,7 @@ REASON = re.compile(r"#.*\bwaits: \S")
 
 
 def sleeps(text: str) -> Iterator[tuple[int, str]]:
-    """Each wait that may never end: its line, and how it is written."""
+    """Yield each wait that may never end: its line, and how it is written."""
     tree, lines = ast.parse(text), text.splitlines()
     polls = any(isinstance(node, ast.Attribute) and _is(node.value, POLLING) for node in ast.walk(tree))
     for node in ast.walk(tree):

@@ -153,7 +153,7 @@ def main() -> None:
 
 
 def _turns(contenders: tuple[str, ...], number: int) -> tuple[str, ...]:
-    """Every other round in reverse."""
+    """Return the order of a round: every other one is reversed."""
     return contenders if number % 2 == 0 else contenders[::-1]
 
 

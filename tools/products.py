@@ -32,7 +32,8 @@ WORK = 2 << 30
 
 
 def run(batches: Sequence[int] = BATCHES, rounds: int = 9, watcher: Watcher = QUIET) -> Report:
-    """Every size of weight of the engine's own benchmark, from memory: a row of the table for each batch.
+    """Measure every size of weight of the engine's own benchmark, from memory: a row of the table for each
+    batch.
 
     A round multiplies by several weights of a size as torch does, in oneDNN's order where that has products
     of bfloat16, and then as we do. Where torch's are as good we have none, and nothing is judged.
@@ -76,7 +77,7 @@ def run(batches: Sequence[int] = BATCHES, rounds: int = 9, watcher: Watcher = QU
 
 
 def _sizes() -> Mapping[str, tuple[int, int]]:
-    """Outputs and inputs of the model's products, merged as in the engine."""
+    """Return the outputs and inputs of the model's products, merged as in the engine."""
     config = mini_config()
     hidden, heads = config.hidden_size, config.num_attention_heads + 2 * config.num_key_value_heads
     return {

@@ -66,7 +66,7 @@ class Place:
 
 
 def openai(place: Place, load: Load) -> Reported:
-    """The openai package; the loop around it is ours, and so are the numbers."""
+    """Return the openai package; the loop around it is ours, and so are the numbers."""
     order = vars(load) | {"url": place.url, "model": place.model, "prompt": PROMPT}
     reported = json.loads(place.run("openai", [place.clients, HERE / "openai_load.py", json.dumps(order)]))
     return Reported(

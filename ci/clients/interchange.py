@@ -18,7 +18,7 @@ TOOLS = ("aiperf", "vllm-bench", "guidellm")
 
 
 def checked(name: str, place: Place, report: Reported, counted: Counted, load: Load) -> list[Line]:
-    """A client's result as a Run, and that Run as every tool's result."""
+    """Return a client's result as a Run, and that Run as every tool's result."""
     if name not in RESULTS:
         return []
     run = place.home / "runs" / name
@@ -46,7 +46,7 @@ def checked(name: str, place: Place, report: Reported, counted: Counted, load: L
 
 
 def _read_back(run: Path, tool: str, place: Place, client: str) -> Line:
-    """An export before the tool's own reader."""
+    """Return an export before the tool's own reader."""
     python = place.vllm if tool == "vllm-bench" else place.clients
     target = run.with_name(f"{run.name}.{tool}{'' if tool == 'aiperf' else '.json'}")
     exported = _laminabench("export", run, "--to", tool, "-o", target, "--json")

@@ -41,10 +41,12 @@ class Counted:
     ttft_ms: float  # from a request's arrival to its first token
 
     def between(self) -> float:
-        """Mean TBT in ms."""
+        """Return the mean TBT in ms."""
         return 1e3 * self.gaps_s / self.gaps if self.gaps else float("nan")
 
     def at_most(self, load: Load) -> float:
-        """Tokens a second that a client that is never late could have: each slot always has a request."""
+        """Return the tokens a second that a client that is never late could have: each slot always has a
+        request.
+        """
         request_s = (self.ttft_ms + (load.output_tokens - 1) * self.between()) / 1e3
         return load.concurrency * load.output_tokens / request_s

@@ -15,7 +15,9 @@ import openai
 
 
 async def one(client: openai.AsyncOpenAI, order: dict[str, Any], number: int) -> dict[str, float]:
-    """One stream: when it was sent, its first and last text, and its tokens as the server counted them."""
+    """Return one stream: when it was sent, its first and last text, and its tokens as the server counted
+    them.
+    """
     body = {"model": order["model"], "stream": True, "stream_options": {"include_usage": True}}
     body |= {"max_tokens": order["output_tokens"], "extra_body": {"ignore_eos": True}}
     prompt = f"{number} {order['prompt']}"

@@ -31,7 +31,7 @@ CONFIG = {
 
 
 def text(lines: int) -> list[str]:
-    """Sentences of made-up words, the same every time."""
+    """Return sentences of made-up words, the same every time."""
     draw = random.Random(0)
     syllables = [consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "aeiou"]
     words = ["".join(draw.choices(syllables, k=draw.randint(1, 4))) for _ in range(2000)]

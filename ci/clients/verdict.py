@@ -27,7 +27,7 @@ class Line:
 
 
 def lines(report: Reported, counted: Counted, load: Load) -> list[Line]:
-    """A client's complete report, compared with the server's counts."""
+    """Return a client's complete report, compared with the server's counts."""
     results = [
         _equal(report, "requests", report.requests, counted.requests),
         _equal(report, "prompt tokens", report.prompt_tokens, counted.prompt_tokens),

@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 import scenarios
-from image import INTERRUPTIONS, BuildError, Image, UnavailableError, image, say
+from image import INTERRUPTIONS, BuildError, Image, UnavailableError, image, log
 from machine import StrangeEndError
 
 # The conftest.py of all tests takes many seconds to load in there, and nothing here needs it. Where a test
@@ -48,10 +48,10 @@ def main() -> int:
             )
         return _run(arguments.what, shlex.join(arguments.command), built, arguments.limit)
     except UnavailableError as error:
-        say(f"skipped: {error}")
+        log(f"skipped: {error}")
         return 0
     except (BuildError, OSError) as error:  # a full disk, a folder that is not ours
-        say(str(error))
+        log(str(error))
         return 1
 
 
@@ -64,11 +64,11 @@ def _terminate(number: int, _: object) -> None:
 
 def _run(name: str, command: str, image: Image, limit_s: int) -> int:
     out = OUT / name
-    say(f"{command} in {name} machine{'s' if name == 'two' else ''}")
+    log(f"{command} in {name} machine{'s' if name == 'two' else ''}")
     try:
         return {"one": scenarios.one, "two": scenarios.two}[name](image, command, limit_s, out)
     except StrangeEndError as error:
-        say(str(error))
+        log(str(error))
         return 1
 
 

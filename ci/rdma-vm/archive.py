@@ -77,7 +77,7 @@ class Archive:
 
 
 def below(folder: Path) -> Iterator[Path]:
-    """Everything in a folder, each folder before what is in it."""
+    """Yield everything in a folder, each folder before what is in it."""
     for here, folders, files in os.walk(folder):
         folders.sort()
         yield from (Path(here, name) for name in sorted(folders + files))

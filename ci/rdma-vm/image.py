@@ -31,11 +31,11 @@ IMAGES_RETAINED = 2  # images: of another checkout, or before a change
 
 
 class UnavailableError(Exception):
-    """There cannot be such a machine here; the sentence says why, and what to do."""
+    """An error: there cannot be such a machine here; the sentence says why, and what to do."""
 
 
 class BuildError(Exception):
-    """There could be such a machine here, and building it has failed."""
+    """An error: there could be such a machine here, and building it has failed."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Image:
 
 
 def image() -> Image:
-    """The image, built if there is none, and QEMU, installed if it is missing."""
+    """Return the image, built if there is none, and QEMU, installed if it is missing."""
     release = _release()
     _install(QEMU)
     folder = home() / "rdma-vm"
@@ -75,11 +75,11 @@ def _wait_for(lock: IO[str]) -> None:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        say("waiting for another run, which builds its Debian")
+        log("waiting for another run, which builds its Debian")
         fcntl.flock(lock, fcntl.LOCK_EX)
 
 
-def say(sentence: str) -> None:
+def log(sentence: str) -> None:
     print(f"rdma-vm: {sentence}", file=sys.stderr, flush=True)
 
 
@@ -107,7 +107,7 @@ def _install(program: str) -> None:
     as_root = _as_root()
     if as_root is None or not shutil.which("apt-get"):
         raise UnavailableError(f"there is no {program} and no right to install it; install {package}")
-    say(f"installing {package}")
+    log(f"installing {package}")
     apt = [*as_root, "env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq"]
     for command in (["update"], ["install", "-y", "--no-install-recommends", package]):
         done = subprocess.run([*apt, *command], capture_output=True, text=True, check=False)
@@ -124,11 +124,11 @@ def _build(folder: Path) -> None:
         raise UnavailableError(
             "only root can build the virtual machine's Debian; run it once as root or with sudo"
         )
-    say("building its Debian (some minutes, once)")
+    log("building its Debian (some minutes, once)")
     began = time.monotonic()
     _obeyed([*as_root, "nice", str(HERE / "root.sh"), str(folder), sys.executable], as_root)
     megabytes = sum(file.stat().st_size for file in folder.iterdir()) / 1e6
-    say(f"built in {time.monotonic() - began:.0f} s: {folder} ({megabytes:.0f} MB)")
+    log(f"built in {time.monotonic() - began:.0f} s: {folder} ({megabytes:.0f} MB)")
 
 
 def _obeyed(command: list[str], as_root: list[str]) -> None:

@@ -94,7 +94,7 @@ class Machine:
             pipe.close()
 
     def wait(self) -> int:
-        """The command's exit status."""
+        """Return the command's exit status."""
         try:
             self._qemu.wait(BOOT_S + self.job.limit_s)
         except subprocess.TimeoutExpired:

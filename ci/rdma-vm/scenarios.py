@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO
 
 import project
-from image import Image, say
+from image import Image, log
 from machine import BOOT_S, TIMED_OUT, Job, Machine, StrangeEndError
 from wire import Wire
 
@@ -40,18 +40,18 @@ def two(image: Image, command: str, limit_s: int, out: Path) -> int:
         far = Job("far", FAR, AGENT, far_limit_s, _environment("far"), FAR_ASIDE, processors=1)
         with (
             (folder / "far-output").open("wb") as far_output,
-            Machine(image, archive, near, folder / "near", _stdout(), _cables(folder, "server=on")) as asking,
+            Machine(image, archive, near, folder / "near", _stdout(), _cables(folder, "server=on")) as tester,
         ):
-            _wait_for(asking, *(folder / name for name in ("near/qmp", "near/host", "cable", "aside")))
+            _wait_for(tester, *(folder / name for name in ("near/qmp", "near/host", "cable", "aside")))
             with Machine(
                 image, archive, far, folder / "far", far_output, _cables(folder, "server=off")
             ) as other:
                 _wait_for(other, folder / "far/qmp")
-                with Wire(asking.folder, other.folder):
-                    status = _end(asking, out)
+                with Wire(tester.folder, other.folder):
+                    status = _end(tester, out)
                 if status:
                     output = (folder / "far-output").read_text(errors="replace").strip()
-                    say(f"the far machine said: {output or 'nothing'}\n{other.last_words()}")
+                    log(f"the far machine said: {output or 'nothing'}\n{other.last_words()}")
                 return status
 
     return _with_project(run)
@@ -68,13 +68,13 @@ def _with_project(run: Callable[[Path, Path], int]) -> int:
 def _end(machine: Machine, out: Path) -> int:
     status = machine.wait()
     if machine.running():  # it does not even stop; what it has left may be half a file
-        say(f"machine {machine.job.name} hangs; it is ended after {machine.age_s:.0f} s")
+        log(f"machine {machine.job.name} hangs; it is ended after {machine.age_s:.0f} s")
     else:
         machine.results(out)
         limit = f", its limit of {machine.job.limit_s} s" if status == TIMED_OUT else ""
-        say(f"exit status {status}{limit}, {machine.age_s:.0f} s after the start")
+        log(f"exit status {status}{limit}, {machine.age_s:.0f} s after the start")
     if status:
-        say(f"its console said:\n{machine.last_words()}")
+        log(f"its console said:\n{machine.last_words()}")
     return status
 
 
@@ -83,7 +83,7 @@ def _cables(folder: Path, end: str) -> tuple[str, ...]:
 
 
 def _wait_for(machine: Machine, *sockets: Path) -> None:
-    """Until QEMU listens there."""
+    """Wait until QEMU listens there."""
     while not all(path.is_socket() for path in sockets):
         if not machine.running() or machine.age_s > BOOT_S:
             raise StrangeEndError(f"QEMU did not start: {machine.last_words()}")

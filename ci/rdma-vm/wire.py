@@ -38,7 +38,7 @@ class Monitor:
             reply = json.loads(line)
             if "error" in reply:
                 raise RefusedError(f"QEMU refused {command}: {reply['error']['desc']}")
-            if "return" in reply:  # all others tell of events
+            if "return" in reply:  # all others are events
                 return
         raise ConnectionError(f"QEMU ended before it had done {command}")
 
@@ -48,7 +48,7 @@ class Monitor:
 
 
 class Wire:
-    """Listens to one machine, in a thread, for as long as both live."""
+    """A listener to one machine, in a thread, for as long as both live."""
 
     def __init__(self, near: Path, far: Path) -> None:
         self._monitors = {"here": Monitor(near / "qmp"), "there": Monitor(far / "qmp")}

@@ -27,14 +27,14 @@ std::string names_of(const std::vector<Isa>& isas) {
 bool has_tiles() {
   static const bool has = [] {
     constexpr unsigned kTilesOfBf16 = 1u << 22 | 1u << 24;  // AMX-BF16 and AMX-TILE
-    constexpr long kAskForState = 0x1023;                   // ARCH_REQ_XCOMP_PERM, which older headers lack
+    constexpr long kRequestPermission = 0x1023;             // ARCH_REQ_XCOMP_PERM, which older headers lack
     constexpr long kTileData = 18;
     unsigned eax = 0;
     unsigned ebx = 0;
     unsigned ecx = 0;
     unsigned edx = 0;
     return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (edx & kTilesOfBf16) == kTilesOfBf16 &&
-           syscall(SYS_arch_prctl, kAskForState, kTileData) == 0;
+           syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
   }();
   return has;
 }

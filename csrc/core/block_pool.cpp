@@ -92,7 +92,7 @@ std::int64_t BlockPool::retained(Request request) const {
   return match == retained_.end() ? 0 : line_[match->second].blocks;
 }
 
-std::int64_t BlockPool::take_kept(Request request) {
+std::int64_t BlockPool::take_retained(Request request) {
   const auto match = retained_.find(request);
   if (match == retained_.end()) return 0;
   const std::int64_t blocks = line_[match->second].blocks;

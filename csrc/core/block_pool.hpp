@@ -44,7 +44,7 @@ public:
   // leaving them to be taken by others.
   void keep(Request request, std::int64_t blocks);
   std::int64_t retained(Request request) const;
-  std::int64_t take_kept(Request request);
+  std::int64_t take_retained(Request request);
   void forget(Request request);
 
   // Throws std::logic_error naming the first thing found wrong.

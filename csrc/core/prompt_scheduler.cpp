@@ -239,7 +239,7 @@ bool PromptScheduler::try_admit(PromptBatch& batch, Index request) {
   const std::int64_t more = all - hits * prefix_blocks_ - own;
   if (more + request_blocks_ + from_line + own > pool.free()) return false;
   if (retained) {
-    pool.take_kept(request);
+    pool.take_retained(request);
   } else {
     pool_of(request).forget(request);
   }

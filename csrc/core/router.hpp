@@ -56,7 +56,9 @@ public:
   std::span<const std::int64_t> kv_tokens() const { return kv_; }
 
   // From the outset: where the n-th request goes, whatever ends when.
-  static bool deals(Routing routing, bool global) { return routing == Routing::kRoundRobin && !global; }
+  static bool assigns_in_turn(Routing routing, bool global) {
+    return routing == Routing::kRoundRobin && !global;
+  }
 
 private:
   // KV tokens that it may need there.
@@ -83,7 +85,8 @@ private:
   std::vector<bool> open_;
   std::ptrdiff_t closed_ = 0;
   std::size_t turn_ = 0;
-  // Who got a block last. When the recent ones are many they become the old ones, which are forgotten then.
+  // The instance that got a block last. When the recent ones are many they become the old ones, which are
+  // forgotten then.
   std::unordered_map<std::int64_t, int> recent_, old_;
 };
 

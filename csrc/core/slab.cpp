@@ -49,7 +49,7 @@ std::span<const Slot> Slab::allocate(RequestId request, std::int64_t n) {
   const Handle handle = handles_.find(request);
   const std::int64_t before = handle == FlatMap::kNone ? 0 : lists_[handle].length;
   const auto count = static_cast<std::uint32_t>(std::min(n, sight_.observed(before + n)));
-  if (handle != FlatMap::kNone) require_seen(request, lists_[handle], tokens);
+  if (handle != FlatMap::kNone) require_visible(request, lists_[handle], tokens);
   require_free(count);
   IndexList& list = handle == FlatMap::kNone ? open(request, count) : lists_[handle];
   reserve(list, count);
@@ -71,7 +71,7 @@ std::span<const Slot> Slab::extend(std::span<const RequestId> requests, std::int
   look_up(requests);
   require_free(n * static_cast<std::int64_t>(requests.size()));
   if (sight_.limited()) {
-    for (std::size_t i = 0; i < requests.size(); ++i) require_seen(requests[i], *batch_[i], count);
+    for (std::size_t i = 0; i < requests.size(); ++i) require_visible(requests[i], *batch_[i], count);
   }
   for (IndexList* list : batch_) reserve(*list, count);
 
@@ -176,12 +176,12 @@ void Slab::look_up(std::span<const RequestId> requests) {
 
 void Slab::require_free(std::int64_t slots) const {
   if (slots <= free()) return;
-  throw SlabFull("asked for " + std::to_string(slots) + " slots, but only " + std::to_string(free()) +
+  throw SlabFull(std::to_string(slots) + " slots were requested, but only " + std::to_string(free()) +
                  " of " + std::to_string(capacity()) + " are free");
 }
 
 // A request that began as the fork of a longer one may lack tokens that its next ones see.
-void Slab::require_seen(RequestId request, const IndexList& list, std::uint32_t n) const {
+void Slab::require_visible(RequestId request, const IndexList& list, std::uint32_t n) const {
   if (list.size + n >= sight_.observed(list.length + n)) return;
   throw std::invalid_argument("request " + std::to_string(request) + " shares too little to grow by " +
                               std::to_string(n) + ": its parent had given back slots that it needs");

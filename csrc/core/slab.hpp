@@ -108,7 +108,7 @@ private:
   const IndexList& list_of(RequestId request) const;
   void look_up(std::span<const RequestId> requests);
   void require_free(std::int64_t slots) const;
-  void require_seen(RequestId request, const IndexList& list, std::uint32_t n) const;
+  void require_visible(RequestId request, const IndexList& list, std::uint32_t n) const;
   IndexList& open(RequestId request, std::uint32_t room);
   void close(RequestId request) noexcept;
   void reserve(IndexList& list, std::uint32_t more);

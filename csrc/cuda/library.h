@@ -14,7 +14,7 @@ typedef struct CUstream_st* lamina_cuda_stream;  // the same as cudaStream_t
 
 typedef enum {
   LAMINA_CUDA_OK = 0,
-  LAMINA_CUDA_BAD_ARGUMENT = 1,  // what was asked for makes no sense; nothing was launched
+  LAMINA_CUDA_BAD_ARGUMENT = 1,  // the arguments make no sense; nothing was launched
   LAMINA_CUDA_NO_DEVICE = 2,     // no driver, or no GPU that this library has code for
   LAMINA_CUDA_FAILED = 3,        // the CUDA runtime said no
   // What lamina_cuda_channel_check() finds.

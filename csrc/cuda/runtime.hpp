@@ -12,7 +12,7 @@
 // What the library's functions ask of the CUDA runtime, and how they answer.
 namespace lamina::cuda {
 
-// What lamina_cuda_message() tells this thread.
+// What lamina_cuda_message() returns to this thread.
 std::string& message();
 
 void check(cudaError_t error, const char* doing);

@@ -24,7 +24,7 @@ std::optional<Arrived> Receiver::receive(const Patience& patience) {
   switch (await(patience)) {
     case Woken::kLate:
       throw DeadlinePassed("nothing came from " + peer_->name() + " in time");
-    case Woken::kAsked:
+    case Woken::kInterrupted:
       return std::nullopt;
     default:
       break;

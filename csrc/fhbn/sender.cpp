@@ -122,7 +122,7 @@ bool Sender::wait_for_slot(const Patience& patience) {
     case Woken::kAlone:
       throw PeerLost(peer_->name() + " has ended with " + std::to_string(next_ - consumed_) +
                      " messages not consumed");
-    case Woken::kAsked:
+    case Woken::kInterrupted:
       return false;
   }
   // In the order in which wait_for_message() looks, and for its reasons.

@@ -107,7 +107,7 @@ Woken Waiter::wait(const Side& line, std::uint64_t observed, Asleep& asleep, con
     if (load_ordered(line.seqno) != observed || load_ordered(line.state) != State::kOpen) break;
     now = Clock::now();
     if (now - start >= timeout) {
-      // One that never waits has to hear of its peer's end too. What it wrote before that counts.
+      // One that never waits has to notice its peer's end too. What it wrote before that counts.
       woken = !peer.has_ended() ? Woken::kLate : changed(line, observed) ? Woken::kReady : Woken::kAlone;
       break;
     }
@@ -121,7 +121,7 @@ Woken Waiter::wait(const Side& line, std::uint64_t observed, Asleep& asleep, con
       break;
     }
     if (interrupted()) {
-      woken = Woken::kAsked;
+      woken = Woken::kInterrupted;
       break;
     }
   }

@@ -17,7 +17,7 @@ namespace lamina::fhbn {
 // The process at the other end, as far as waiting for it goes.
 class Peer {
 public:
-  // `watched`: what tells of its end, each by itself: a pidfd of its process, sockets that it holds. Copies
+  // `watched`: what shows its end, each by itself: a pidfd of its process, sockets that it holds. Copies
   // of them are kept open by this object.
   Peer(std::string name, std::span<const int> watched);
   explicit Peer(std::string name, std::initializer_list<int> watched = {})
@@ -40,9 +40,9 @@ using Duration = Clock::duration;
 
 enum class Woken {
   kReady,
-  kLate,   // the deadline passed
-  kAlone,  // the peer has ended, and nothing of it was left
-  kAsked,  // `interrupted` returned true
+  kLate,         // the deadline passed
+  kAlone,        // the peer has ended, and nothing of it was left
+  kInterrupted,  // `interrupted` returned true
 };
 
 // Waits for a peer's line to change: looks at it again and again for as long as such waits have lately paid,

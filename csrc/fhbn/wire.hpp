@@ -21,14 +21,14 @@ namespace lamina::fhbn {
 
 inline constexpr std::uint64_t kMagic = 0x31304e42484d414c;  // "LAMHBN01"
 // Two cache lines: processors fetch pairs of them, and one side's must not come along with the other's.
-inline constexpr std::size_t kApart = 128;
+inline constexpr std::size_t kSeparation = 128;
 inline constexpr std::size_t kSlotsOffset = 4096;
 inline constexpr std::size_t kPartAlignment = 64;
 inline constexpr std::uint32_t kMostParts = 14;
 inline constexpr std::uint32_t kMostSlots = 1u << 16;
 inline constexpr std::uint64_t kMostMessageBytes = std::uint64_t{1} << 40;
 
-struct alignas(kApart) Preamble {
+struct alignas(kSeparation) Preamble {
   std::uint64_t magic;
   std::uint64_t message_bytes;  // of all the parts of a message together
   std::uint64_t first_seqno;
@@ -42,7 +42,7 @@ enum class State : std::uint32_t {
   kClosed = 1,  // there will be nothing more
 };
 
-struct alignas(kApart) Side {
+struct alignas(kSeparation) Side {
   std::uint64_t seqno;    // the first one not yet published, or not yet consumed
   State state;            // sent by the same line, so that a waiter sees both
   std::uint32_t unheard;  // 1: this side is a device, which cannot wake a sleeper in the kernel
@@ -51,12 +51,12 @@ struct alignas(kApart) Side {
 inline constexpr std::size_t kLineBytes = 16;  // of a Side: what it says
 static_assert(offsetof(Side, unheard) + sizeof(Side::unheard) == kLineBytes);
 
-struct alignas(kApart) Asleep {
+struct alignas(kSeparation) Asleep {
   std::uint32_t flag;  // 1: sleeps on this word. The waker writes 0 first.
 };
 
 // Before a message's parts. A reader takes a copy and checks that; the peer may change it meanwhile.
-struct alignas(kApart) SlotHeader {
+struct alignas(kSeparation) SlotHeader {
   std::uint64_t seqno;
   std::uint32_t epoch;
   std::uint32_t parts;
@@ -71,8 +71,10 @@ struct Ring {
   Asleep sender;
 };
 
-static_assert(sizeof(Preamble) == kApart && sizeof(Side) == kApart && sizeof(Asleep) == kApart);
-static_assert(sizeof(SlotHeader) == kApart && sizeof(Ring) == 5 * kApart && sizeof(Ring) <= kSlotsOffset);
+static_assert(sizeof(Preamble) == kSeparation && sizeof(Side) == kSeparation &&
+              sizeof(Asleep) == kSeparation);
+static_assert(sizeof(SlotHeader) == kSeparation && sizeof(Ring) == 5 * kSeparation &&
+              sizeof(Ring) <= kSlotsOffset);
 
 LAMINA_HD constexpr std::uint64_t rounded_up(std::uint64_t bytes, std::uint64_t unit) {
   return (bytes + unit - 1) / unit * unit;
@@ -85,7 +87,7 @@ LAMINA_HD constexpr std::uint64_t slot_room(std::uint64_t message_bytes) {
 }
 
 LAMINA_HD constexpr std::uint64_t slot_stride(std::uint64_t message_bytes) {
-  return sizeof(SlotHeader) + rounded_up(slot_room(message_bytes), kApart);
+  return sizeof(SlotHeader) + rounded_up(slot_room(message_bytes), kSeparation);
 }
 
 LAMINA_HD constexpr std::uint64_t ring_bytes(std::uint64_t message_bytes, std::uint32_t slots) {

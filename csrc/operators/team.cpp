@@ -33,8 +33,8 @@ Gomp gomp() {
 
 // Looked for at the first use: torch has been loaded by then, since the numbers are in its tensors.
 const Gomp& team() {
-  static const Gomp found_once = gomp();
-  return found_once;
+  static const Gomp loaded_once = gomp();
+  return loaded_once;
 }
 
 void part(void* of) {

@@ -4,7 +4,8 @@
 
 namespace lamina::operators {
 
-// Work below this many numbers is done by the caller alone: to tell others and to wait for them takes longer.
+// Work below this many numbers is done by the caller alone: to notify others and to wait for them takes
+// longer.
 inline constexpr std::size_t kAlone = 8 * 1024;
 
 // Calls `some(first, last)` for parts of [0, rows), of `width` numbers each, that have all of them together:

@@ -47,7 +47,7 @@ int view_part(PyObject* self, Py_buffer* view, int flags) {
 
 PyType_Slot kPartSlots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(view_part)}, {0, nullptr}};
 
-// The ring, its owner's or attached to; the other end's name, and what tells of its end.
+// The ring, its owner's or attached to; the other end's name, and what shows its end.
 template <typename T>
 void make_end(End<T>* self, std::shared_ptr<fhbn::Segment> segment, std::string peer,
               const std::vector<int>& watched, double timeout_s, double spin_s) {

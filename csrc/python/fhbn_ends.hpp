@@ -27,7 +27,7 @@ namespace lamina {
 // Of a number that Python gave; ValueError if none can wait so long.
 fhbn::Duration seconds(double s);
 
-// Asked by a waiter without the GIL: whether a signal handler has raised, such as Ctrl-C's.
+// Called by a waiter without the GIL: whether a signal handler has raised, such as Ctrl-C's.
 extern const std::function<bool()> kSignalled;
 
 // A channel's end, its default patience, and a guard against a second thread.
@@ -164,7 +164,7 @@ bool ready(End<T>& self, double timeout_s) {
     nanobind::gil_scoped_release nogil;
     woken = self.end.await({timeout, kSignalled});
   }
-  if (woken == fhbn::Woken::kAsked) throw nanobind::python_error();
+  if (woken == fhbn::Woken::kInterrupted) throw nanobind::python_error();
   return woken == fhbn::Woken::kReady;
 }
 

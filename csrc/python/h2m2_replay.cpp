@@ -81,7 +81,7 @@ std::vector<Facts> replay_layer(const nb::dict& board, const nb::dict& shape,
   return out;
 }
 
-// Blocks asked for one after the other, all at once but for what a channel's queue holds.
+// Blocks requested one after the other, all at once but for what a channel's queue holds.
 Facts read_dram(const nb::dict& timing, const std::vector<std::pair<std::int64_t, std::int64_t>>& reads) {
   h2m2::Dram dram(timing_of(timing));
   double at = 0;
@@ -112,8 +112,8 @@ void bind_h2m2_replay(nb::module_& m) {
         "The kernels of one layer at one side, read block by block, and the closed formulas.");
   m.def("h2m2_read_dram", &read_dram, nb::kw_only(), "dram"_a, "reads"_a,
         "When the last of these reads of (address, bytes) is done, each within a block, and what they met.");
-  m.def("h2m2_translate", &translate, nb::kw_only(), "entries"_a, "miss_ns"_a, "walks_at_once"_a, "asked"_a,
-        "When the translation of each of these (page, time asked) is known.");
+  m.def("h2m2_translate", &translate, nb::kw_only(), "entries"_a, "miss_ns"_a, "walks_at_once"_a,
+        "requested"_a, "When the translation of each of these (page, time requested) is known.");
 }
 
 }  // namespace lamina

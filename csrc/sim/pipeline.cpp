@@ -19,7 +19,7 @@ void Pipeline::run(std::span<const Load> loads, std::span<const Ticks> ready, st
     slice_end_[0] = replica_free_[0] = ready_[0] + alone(loads[0]);
     attention_free_ = slice_end_[0] - loads[0].last_slice - loads[0].out_transfer;
   } else if (rotation_.own_attention && !recording()) {
-    run_apart(loads);
+    run_separately(loads);
   } else if (replica_free_.size() == 1 && !recording()) {
     run_on_one_replica(loads);
   } else {
@@ -36,7 +36,7 @@ void Pipeline::run(std::span<const Load> loads, std::span<const Ticks> ready, st
 }
 
 // Each replica attends by itself, so batches are independent, and sending q early cannot help.
-void Pipeline::run_apart(std::span<const Load> loads) {
+void Pipeline::run_separately(std::span<const Load> loads) {
   for (std::size_t j = 0; j < loads.size(); ++j) {
     if (!loads[j].active) continue;
     Load load = loads[j];

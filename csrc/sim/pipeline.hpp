@@ -77,7 +77,7 @@ private:
     Ticks q_delay;
   };
 
-  void run_apart(std::span<const Load> loads);
+  void run_separately(std::span<const Load> loads);
   void run_in_rounds(std::span<const Load> loads);
   void run_on_one_replica(std::span<const Load> loads);
   void round(std::span<const Load> loads, int slice);

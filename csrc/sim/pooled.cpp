@@ -87,7 +87,7 @@ Result Pooled::take() {
   Result result = decoding_->take();
   PoolRows& pool = result.pool.emplace();
   pool.engines = static_cast<std::int32_t>(engines_.size());
-  // Who waits for a prompt waits first of all.
+  // It is that of the engines, where requests queue for their prompts.
   result.queue_empty_at = kNever;
   for (std::size_t i = 0; i < engines_.size(); ++i) {
     Result of = engines_[i]->take();

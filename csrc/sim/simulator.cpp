@@ -190,7 +190,7 @@ void everywhere(int count, int threads, EndedCount& ended_count, Work work) {
 }
 
 // Every instance has its requests from the outset, and depends on no other.
-std::vector<Result> dealt(Replay& replay, EndedCount& ended_count) {
+std::vector<Result> assigned_in_turn(Replay& replay, EndedCount& ended_count) {
   const Workload& workload = replay.workload;
   const auto rows = static_cast<Index>(workload.arrival.size());
   const auto copies = static_cast<Index>(replay.copies());
@@ -345,9 +345,10 @@ Result simulate(const Workload& workload, const Fleet& fleet, const Scheduler::P
   ended_count.add(0, true);
   // With a pool, a closed replay needs the router to see which requests have ended.
   const bool pools = std::ranges::any_of(fleet.instances, [](const Deployed& each) { return each.pool; });
-  const bool separate =
-      !fleet.own && Router::deals(fleet.routing, fleet.global) && !(pools && workload.mode == Mode::kClosed);
-  Result result = merged(separate ? dealt(replay, ended_count) : Routed(replay, ended_count).run());
+  const bool separate = !fleet.own && Router::assigns_in_turn(fleet.routing, fleet.global) &&
+                        !(pools && workload.mode == Mode::kClosed);
+  Result result =
+      merged(separate ? assigned_in_turn(replay, ended_count) : Routed(replay, ended_count).run());
   result.requests = std::move(replay.requests);
   return result;
 }

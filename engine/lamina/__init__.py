@@ -14,7 +14,7 @@ __all__ = ["Engine", "Fleet", "Layout", "Machine", "Sampling"]
 
 
 def __getattr__(name: str) -> Any:
-    """The engine needs torch; parts of lamina, such as the slab, do not."""
+    """Import the engine on first use: it needs torch, while parts such as the slab do not."""
     if name in __all__:
         from lamina import cluster, serve
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class CodedError(Exception):
-    """Raised as `EngineError("engine-out-of-memory", "the model needs ...")`.
+    """The base of all errors, raised as `EngineError("engine-out-of-memory", "the model needs ...")`.
 
     Tests and scripts rely on the code, which stays; the sentence may be improved. docs/errors.md lists all.
     """

@@ -72,7 +72,7 @@ def take(device: torch.device | str) -> None:
 
 
 def on_the_bus(device: torch.device | str) -> tuple[int, str | None]:
-    """A GPU's number and address."""
+    """Return a GPU's number and address."""
     place = tensors_on(device)
     if place.type != "cuda":
         return torch.device(device).index or 0, None
@@ -97,12 +97,12 @@ Stream: TypeAlias = "torch.cuda.Stream | HostStream"
 
 
 def current_stream(place: torch.device) -> Stream:
-    """Torch's, of this device."""
+    """Return torch's stream of this device."""
     return torch.cuda.current_stream(place) if place.type == "cuda" else HostStream()
 
 
 def launch(name: str, place: torch.device, *arguments: object) -> None:
-    """A call of the library that puts work on the device's current stream, which is its last argument."""
+    """Call a function of the library that puts work on the current stream, its last argument."""
     with current(place):
         cuda_library.call(name, *arguments, current_stream(place).cuda_stream)
 
@@ -163,7 +163,7 @@ _ALIGNMENT = 256
 
 
 def workspace(nbytes: int, place: torch.device) -> torch.Tensor:
-    """Bytes that begin where a GPU's memory would."""
+    """Return the bytes that begin where a GPU's memory would."""
     memory = torch.empty(nbytes + _ALIGNMENT, dtype=torch.uint8, device=place)
     first = -memory.data_ptr() % _ALIGNMENT
     return memory[first : first + nbytes]

@@ -29,7 +29,7 @@ class Sight(NamedTuple):
         return min(filter(None, self), default=0)
 
     def first(self, tokens: int) -> int:
-        """The first token that the last one of `tokens` sees."""
+        """Return the first token that the last one of `tokens` sees."""
         in_window = max(tokens - self.window, 0) if self.window else 0
         in_chunk = (tokens - 1) // self.chunk * self.chunk if self.chunk and tokens else 0
         return max(in_window, in_chunk)
@@ -136,7 +136,7 @@ class Attended(NamedTuple):
         return self.absorptions[layer].output(attended) if self.absorptions else attended
 
     def to(self, device: torch.device) -> Attended:
-        """Its numbers where queries and outputs are."""
+        """Return its numbers on the device of queries and outputs."""
         return self._replace(
             sinks=tuple(None if one is None else one.to(device) for one in self.sinks),
             absorptions=tuple(Absorption(*(one.to(device) for one in both)) for both in self.absorptions),

@@ -24,7 +24,7 @@ _DECIDED = (VARIABLE, "OMP_WAIT_POLICY")
 
 
 def _of_torch() -> Path | None:
-    """The libgomp that torch brings along; None where it has none, or is not there."""
+    """Return the libgomp that torch brings along; None where it has none, or is not there."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         return None
@@ -41,7 +41,7 @@ def _is_loaded(library: Path) -> bool:
 
 
 def _settled() -> str | None:
-    """The number that torch's threads go by; None where it is not known."""
+    """Return the number that torch's threads go by; None where it is not known."""
     if any(name in os.environ for name in _DECIDED):
         return os.environ.get(VARIABLE)
     library = _of_torch()
@@ -59,7 +59,7 @@ spins = _settled()
 
 
 @functools.cache
-def say_if_late() -> None:
+def warn_if_late() -> None:
     """Warn once, if torch was imported first, that this costs speed."""
     if spins is None and _of_torch() and not any(name in os.environ for name in _DECIDED):
         logging.getLogger("lamina").warning(

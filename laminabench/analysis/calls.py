@@ -64,11 +64,11 @@ def _of_chunks(pieces: Chunks, even: NDArray[np.bool_], window: Window) -> tuple
     """Return the gaps between chunks, whatever their number of tokens, and the tokens per chunk."""
     inside = (pieces.end > window.start) & (pieces.end <= window.end)
     tokens = pieces.tokens[inside]
-    made, dealt = total(tokens), total(tokens[even[pieces.request[inside]]])
+    made, evenly = total(tokens), total(tokens[even[pieces.request[inside]]])
     return distribution(pieces.gap[inside & (pieces.gap >= 0)]).describe(_PER_MS), TokensPerChunk(
         mean=made / len(tokens) if len(tokens) else None,
         max=int(tokens.max()) if len(tokens) else None,
-        even_share=dealt / made if made else None,
+        even_share=evenly / made if made else None,
     )
 
 

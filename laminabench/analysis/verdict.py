@@ -67,7 +67,7 @@ class Contender:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The cheapest system within the limits and the next one, and whether the model can tell them apart."""
+    """The cheapest system within the limits and the next one, and whether the model can distinguish them."""
 
     subject: str  # what is served: "azure-conv with llama3-70b"
     limits_ms: Mapping[str, float]
@@ -94,7 +94,7 @@ class Verdict:
         best = self.cheapest
         if best is None or best.error is None or best.over(self.limits_ms, 1 + best.error):
             return False
-        return self._tells
+        return self._significant
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -125,8 +125,8 @@ class Verdict:
         }
 
     @property
-    def _tells(self) -> bool:
-        """Whether the model tells them apart: by cost, or as one is over the limits whatever its error."""
+    def _significant(self) -> bool:
+        """Whether the model distinguishes them: by cost, or as one is over the limits whatever its error."""
         other = self.runner_up
         if other is None or self.interval is None:
             return other is None
@@ -136,7 +136,7 @@ class Verdict:
     @property
     def _too_close(self) -> bool:
         """Whether the error is known and larger than the difference."""
-        return self.interval is not None and not self._tells
+        return self.interval is not None and not self._significant
 
     def _sentences(self) -> Iterator[str]:
         best, other = self.cheapest, self.runner_up
@@ -180,7 +180,7 @@ def _error_of(best: Contender, other: Contender) -> str:
     interval = best.interval_over(other)
     if interval is None:
         unknown = " and ".join(each.system for each in (best, other) if each.error is None)
-        return f"how far off {unknown} is modelled is not known, as fewer than 3 loads were measured"
+        return f"the model's error for {unknown} is not known, as fewer than 3 loads were measured"
     errors = f"{best.system} {best.error:.1%}, {other.system} {other.error:.1%}"
     return f"the model's error ({errors}) allows {interval[0]:+.1%} to {interval[1]:+.1%}"
 

@@ -54,7 +54,7 @@ def compare(
 
 
 def compare(*runs: RunLike, **keywords: Any) -> Comparison:
-    """Runs side by side, or systems replayed on the same requests.
+    """Compare Runs side by side, or systems replayed on the same requests.
 
     With Runs (or their folders): the first is what ratios are to, unless `base` is another's place. Runs of
     one live thing are taken as rounds of it, unless `group` is false; `slo_tbt_ms` holds all to one limit.

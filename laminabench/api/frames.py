@@ -49,7 +49,7 @@ def _frame(columns: tuple[Column, ...], values: Columns) -> pd.DataFrame:
 
 
 def pandas() -> ModuleType:
-    """pandas, or a sentence that says how to get it."""
+    """Import pandas, or raise an error that says how to install it."""
     try:
         import pandas
     except ModuleNotFoundError as error:

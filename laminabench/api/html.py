@@ -28,7 +28,7 @@ def block(title: object, *inside: object, badges: Iterable[str]) -> str:
 
 
 def cards(facts: Iterable[tuple[str, str]]) -> Markup:
-    """Numbers in large, each over its unit."""
+    """Show numbers in large type, each over its unit."""
     return tiles((unit, number) for number, unit in facts)
 
 

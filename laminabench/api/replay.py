@@ -62,8 +62,10 @@ def replay(
         catalogue-unknown-name: no device named 'h1000'; did you mean h100 or h800 or h200?
     """
     messages = MessageLog(progress=progress)
-    output: dict[str, Any] = {"no_out": True} if out is None else {"directory": os.fspath(out)}
-    request, cut_trace = checked_request(trace, dict(choices), messages, "replay()", **output)
+    directory = None if out is None else os.fspath(out)
+    request, cut_trace = checked_request(
+        *(trace, dict(choices), messages, "replay()"), no_out=out is None, directory=directory
+    )
     result = run(request, listener=messages, trace=cut_trace)
     if result.replayed.interrupted:
         raise KeyboardInterrupt

@@ -121,7 +121,7 @@ class Run:
         return frames.iterations(self._table)
 
     def plot(self) -> Picture:
-        """Tokens a second and time between tokens over time, as `laminabench replay --plot`."""
+        """Plot tokens a second and time between tokens over time, as `laminabench replay --plot` does."""
         return Picture(self._figure)
 
     def report(self, path: str | os.PathLike[str], *, title: str | None = None) -> Path:
@@ -142,8 +142,8 @@ class Run:
         if self._result is None or self._result.replayed.draw is None:
             raise UserError(
                 "timeline-unknown",
-                "what worker worked when is known right after a replay of lamina, vllm or afd, and not of "
-                f"{self.path or self.manifest.system}: replay again, then ask for the timeline",
+                "a timeline is drawn right after a replay of lamina, vllm or afd, and "
+                f"{self.path or self.manifest.system} is none: replay again, then call timeline()",
             )
         self._result.draw_timeline(target, None if window is None else f"{window[0]}:{window[1]}")
         return target
@@ -181,7 +181,7 @@ class Run:
             *(["partial"] if self.manifest.partial else []),
         ]
         partial = sentences(list(self._partial()), "verdicts")
-        notes = [*self.notes, *([f"kept in {self.path}"] if self.path else [])]
+        notes = [*self.notes, *([f"saved in {self.path}"] if self.path else [])]
         title = f"{self._headline()} ({self._how()})"
         return html.block(
             title, partial, html.cards(facts), html.lines(self._lines()), sentences(notes), badges=badges

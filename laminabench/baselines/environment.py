@@ -269,7 +269,7 @@ def _require_machine(folder: Path, kind: Kind) -> None:
     if folder.exists() and any(folder.iterdir()) and not (folder / "pyvenv.cfg").is_file():
         raise UserError(
             "baseline-folder-occupied",
-            f"{folder} is there and is no virtual environment; name another folder with --into",
+            f"{folder} exists and is no virtual environment; name another folder with --into",
         )
     there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     free, needed = shutil.disk_usage(there).free, _DISK_BYTES[kind]

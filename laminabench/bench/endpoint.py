@@ -89,7 +89,7 @@ def run(loads: Sequence[Load], workers: int, watcher: Watcher = QUIET) -> Report
 def _measured(load: Load, workers: int) -> Row:
     trace = load.trace()
     with mock_server(load) as (url, busy_s):
-        setup = EndpointSetup(Behind(parse_url(url)), Served("mock"), retries=0, workers=workers)
+        setup = EndpointSetup(Behind(parse_url(url)), Served("mock"), retries=0, client_workers=workers)
         part = Part(setup, Accepted(), Prompts(trace, 0, VOCAB), trace, np.arange(len(trace)), "open", 0)
         parts, before_s = shards(part, workers), sum(os.times()[:4])
         did = [run_here(parts[0], Recent())] if workers == 1 else run_in_processes(parts, Recent())

@@ -14,7 +14,7 @@ from lamina import host_memory
 from lamina.convert import convert
 from lamina.pipeline import CoreOptions
 from lamina.pipeline.options import original_of
-from laminabench.calibrate import workers
+from laminabench.calibrate import front_end, workers
 from laminabench.calibrate.calibration import (
     Calibration,
     described,
@@ -34,8 +34,9 @@ from laminabench.systems.live.lamina.starting import on_cores
 from laminabench.util.host import memory_per_core, processor
 from laminabench.util.version import __version__
 
-# The workers' share of the time; the rest is for rounds.
-WORKERS_SHARE = 0.2
+# The share of the time for workers and the server, and the server's alone; the rest is for rounds.
+WORKERS_SHARE = 0.25
+SERVER_SHARE = 0.05
 
 
 def calibrate(
@@ -61,11 +62,13 @@ def calibrate(
         repeats = in_rounds([slices, decode, Prompts(conversion)], control, left, on_progress, total)
     passed = time.perf_counter() - began
     between: dict[Point, list[float]] = {}
+    served: dict[Point, list[float]] = {}
     del slices, decode
     if ray or len(os.sched_getaffinity(0)) > 1:
         on_progress(min(int(passed), total), total)
         step_s = {int(rows): repeats.at(kind, rows) for kind, rows in repeats.of_kind("slices")}
-        between = workers.measure(config, step_s, max(seconds - passed, 0.0), ray)
+        between = workers.measure(config, step_s, max(seconds * (1 - SERVER_SHARE) - passed, 0.0), ray)
+        served = front_end.measure(config, seconds * SERVER_SHARE)
     now = datetime.now(UTC).date().isoformat()
     title = f"one core of {processor()}"
     made = Made(
@@ -80,6 +83,7 @@ def calibrate(
         between,
         assumed_host(),
         "workers" if ray is None else "actors of Ray",
+        served,
     )
     costs = cost_set(made)
     return Calibration(costs, described(costs, made, repeats, measured(made), time.perf_counter() - began))

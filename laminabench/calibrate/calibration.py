@@ -9,9 +9,11 @@ from dataclasses import asdict, dataclass
 from laminabench.calibrate.cost_set import Made
 from laminabench.calibrate.rounds import UNSTABLE, Repeats, Seconds, mean_spread, relative_spread
 from laminabench.calibrate.terms import Decode, Model, Prompts
+from laminabench.catalog.cost_terms import coefficients
 from laminabench.catalog.costs import CostSet
 from laminabench.catalog.hardware import load_devices
 from laminabench.catalog.models import ModelShape
+from laminabench.catalog.server_host import ServerHost
 from laminabench.util.errors import UserError
 from laminabench.util.json import JsonObject
 
@@ -61,6 +63,7 @@ def measured(made: Made) -> dict[str, tuple[Seconds, float]]:
         Decode.name: (repeats.of_kind("decode", "skew"), drift[Decode.name]),
         Prompts.name: (repeats.of_kind("prompt"), drift[Prompts.name]),
         **{what: (made.between_of(kind), 0.0) for what, kind in BETWEEN.items() if made.between},
+        **({"server": (made.served, 0.0)} if made.served else {}),
     }
 
 
@@ -90,6 +93,9 @@ def described(
             "per_request_s": host.per_request_s,
         },
         "network": None if network is None else asdict(network),
+        "server": None
+        if costs.server is None
+        else {name: getattr(costs.server, name) for name in coefficients(ServerHost)},
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -36,6 +36,7 @@ from laminabench.catalog.hardware import Device
 from laminabench.catalog.measured import AttentionGrids, Curve, Grid, Measured
 from laminabench.catalog.models import Gemm, ModelShape
 from laminabench.catalog.network import Network
+from laminabench.catalog.server_host import ServerHost
 
 DTYPE = "bf16"
 NETWORK = "shm"
@@ -81,6 +82,7 @@ class Made:
     between: Seconds  # of workers; empty without a second core
     host: HostCost  # used if `between` is empty
     linked: str = "workers"  # the name of workers in texts
+    served: Seconds = field(default_factory=dict)  # of a server of the engine
 
     @property
     def heads(self) -> Heads:
@@ -131,6 +133,7 @@ def cost_set(made: Made) -> CostSet:
         measured=Measured(_gemms(made), _operators(made), {HeadsKey(name, *made.heads): grids}),
         devices={name: on},
         networks=_networks(made),
+        server=_server(made),
     )
 
 
@@ -282,6 +285,32 @@ def _networks(made: Made) -> dict[str, Network]:
     title = f"Shared memory, between {made.linked} on this machine"
     source = f"{origin.source}; with all that {made.linked} do for it{unstable}"
     return {NETWORK: Network(NETWORK, title, rtt, rate, made.bandwidth, "measured", source)}
+
+
+def _server(made: Made) -> ServerHost | None:
+    """Return the host of a server of the engine: lines over bursts' sizes, and over batches."""
+    if not made.served:
+        return None
+    sizes = sorted({int(size) for kind, size in made.served if kind == "taken in"})
+
+    def at(kind: str, size: int) -> float:
+        return max(float(np.median(made.served[kind, size])), LEAST_S)
+
+    # On average half of the others of a burst are taken in before a request.
+    before = np.array([(size + 1) / 2 for size in sizes])
+    first, serial = straight(before, np.array([at("taken in", size) for size in sizes]))
+    batches = [int(size) for kind, size in made.served if kind == "between steps"]
+    fixed, each = straight(np.array(batches, np.float64), np.array([at("between steps", n) for n in batches]))
+    origin = made.origin("a server of one process and its client, by events of both", made.served)
+    return ServerHost(
+        fixed,
+        each,
+        origin,
+        # From its arrival until its step begins, with nothing to wait for.
+        request_in_s=first + max(at("begun", sizes[0]) - at("taken in", sizes[0]), 0.0),
+        request_serial_s=serial,
+        out_s=float(np.median([at("out", size) for size in sizes])),
+    )
 
 
 def _more(made: Made, kind: str, alone: str, *column: int) -> float:

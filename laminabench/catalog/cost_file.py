@@ -113,14 +113,15 @@ def from_table(table: Table, where: str, arrays: Mapping[str, Any] | None = None
     """
     try:
         return CostSet(
-            name=table["name"],
-            title=table["title"],
+            name=str(table["name"]),
+            title=str(table["title"]),
             **{
                 name: section.read(table[name], f"{where}.{name}")
                 for name, section in sections().items()
                 if name in table
             },
             host=_host(table["host"], f"{where}.host") if "host" in table else assumed_host(),
+            server=_cost(ServerHost, table["server"], f"{where}.server") if "server" in table else None,
             borrowed=_borrowing(table["borrow"]) if "borrow" in table else assumed_borrowing(),
             measured=_measured(table.get("measured", {}), arrays or {}),
             devices=devices_in(table.get("device", {})),
@@ -184,6 +185,8 @@ def formula_lines(costs: CostSet, comment: str = "") -> list[str]:
             lines += _section((name, *cost_keys.to_path(key)), section.cost, term)
     if costs.host != assumed_host():
         lines += _section(("host",), type(costs.host), costs.host)
+    if costs.server:
+        lines += _section(("server",), ServerHost, costs.server)
     for device in costs.devices.values():
         lines += ["", f"[device.{device.name}]", *_device_lines(device)]
     for network in costs.networks.values():
@@ -215,7 +218,10 @@ def digest(costs: CostSet) -> str:
         else:
             values.update(repr(value).encode())
 
-    add(costs)
+    given = structs.asdict(costs)
+    if costs.server is None:
+        del given["server"]
+    add(given)
     return values.hexdigest()
 
 
@@ -244,12 +250,12 @@ def _number(value: Any, path: str, *, finite: bool = True) -> float:
 
 
 def _origin(row: Table) -> Origin:
-    about = (row["kind"], row["source"], row.get("range", ""))
-    return Origin(*about, row.get("errors_percent", {}), row.get("samples", 0), row.get("unstable", False))
+    named = {"errors" if key == "errors_percent" else key: value for key, value in row.items()}
+    return msgspec.convert(named, Origin)
 
 
 def _borrowing(rows: Table) -> dict[str, Borrowed]:
-    return {name: Borrowed(row["from"], row["reason"]) for name, row in rows.items()}
+    return {name: Borrowed(str(row["from"]), str(row["reason"])) for name, row in rows.items()}
 
 
 def _section(path: tuple[str, ...], kind: type[msgspec.Struct], cost: Any) -> list[str]:

@@ -109,7 +109,7 @@ class ExpertsKey(NamedTuple):
 
 
 @cache
-def _types(kind: Any) -> dict[str, Any]:
+def _types(kind: Any) -> dict[str, type]:
     return get_type_hints(kind)
 
 

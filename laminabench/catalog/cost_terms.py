@@ -235,6 +235,8 @@ class DispatchCost(msgspec.Struct, frozen=True):
     origin: Origin
     ranks: Annotated[float, Coefficient("ranks", 1, "shape")] = 0.0  # that were measured; 0: all of the nodes
     per_expert_s: Annotated[float, Coefficient("per_expert_ns", NS, "time")] = 0.0
+    # Of the device's links instead of a time per byte; 0: not so.
+    link_efficiency: Annotated[float, Coefficient("link_efficiency", 1, "rate")] = 0.0
 
     def share(self, ranks: int) -> float:
         """Return how much more of its bytes a rank sends to others if there are so many."""

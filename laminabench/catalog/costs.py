@@ -57,6 +57,7 @@ from laminabench.catalog.measured import (
 )
 from laminabench.catalog.models import DTYPE_BYTES, ModelShape, Side
 from laminabench.catalog.network import Network
+from laminabench.catalog.server_host import ServerHost
 from laminabench.util.errors import UserError
 
 Term = TypeVar("Term")
@@ -102,6 +103,7 @@ class CostSet(msgspec.Struct, frozen=True, kw_only=True):
     # Devices that the catalogue lacks, and the networks between them.
     devices: Mapping[str, Device] = msgspec.field(default_factory=dict)
     networks: Mapping[str, Network] = msgspec.field(default_factory=dict)
+    server: ServerHost | None = None  # the host of this machine's engine behind its HTTP API
 
     def __hash__(self) -> int:
         return hash(self.name)  # mappings have none
@@ -138,7 +140,7 @@ class CostSet(msgspec.Struct, frozen=True, kw_only=True):
     ) -> AttentionTerms:
         """Return a layer's decode attention on one of `workers` that share the heads, as a sum of products.
 
-        With an uneven split this is the worker with the most KV heads. Where requests are dealt out
+        With an uneven split this is the worker with the most KV heads. Where requests are distributed
         instead of heads, use one worker and give its own requests and KV tokens.
         """
         heads, kv_heads = model.heads_of_worker(workers)
@@ -242,10 +244,19 @@ class CostSet(msgspec.Struct, frozen=True, kw_only=True):
         name = self.source_of(self.masked_experts, device)
         return self.masked_experts.get(DtypeKey(name, canonical_dtype(dtype)))
 
-    def dispatch_cost(self, device: Device, op: str, nodes: int = 1) -> DispatchCost:
-        """Return the cost of `dispatch` or `combine` over the devices of some domains of fast links."""
-        name = self.source_of(self.dispatch, device)
-        return self._next_larger(self.dispatch, DispatchKey(name, op, nodes), op)
+    def dispatch_cost(self, device: Device, op: str, ranks: int) -> DispatchCost:
+        """Return the cost of `dispatch` or `combine` over so many devices.
+
+        Where it is by links, what leaves the device takes fast ones, and what leaves their domain NICs.
+        """
+        name, domains = self.source_of(self.dispatch, device), device.link_domains(ranks)
+        cost = self._next_larger(self.dispatch, DispatchKey(name, op, domains), op)
+        if not cost.link_efficiency:
+            return cost
+        rate, parts = (
+            (device.interchip_bytes_per_s, ranks) if domains == 1 else (device.nic_bytes_per_s, domains)
+        )
+        return structs.replace(cost, per_byte_s=(1 - 1 / parts) / (cost.link_efficiency * rate))
 
     def as_measured(self, device: Device) -> Device:
         """Return the catalogue's device of this name, as measured; `device` may be a faster variant."""

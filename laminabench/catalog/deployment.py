@@ -9,16 +9,43 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from laminabench.catalog.hardware import Device, device
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from laminabench.catalog.hardware import Device, HourlyPrice, device
 from laminabench.catalog.layout import Layout, parse_layout
 from laminabench.util.errors import UserError
+from laminabench.util.json import JsonObject, json_safe
 
 _PART = re.compile(r"(?:(\d+)\s*[x×*]\s*)?([a-z0-9][a-z0-9._-]*)(?::([a-z0-9]+))?", re.IGNORECASE)  # noqa: RUF001
 MAX_COUNT = 4096
 # In place of one: what this machine is fastest with, of live replays that can find it out.
 AUTO = "auto"
+
+
+class DeviceFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """Devices of one kind in a Run's manifest."""
+
+    device: str
+    count: int
+    price: HourlyPrice | None = None
+
+
+class DeploymentFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """A deployment in a Run's manifest; `facts` is what the system derived from its devices and prices."""
+
+    name: str
+    dop: list[int] | None = None
+    usd_per_hour: float | int | None
+    power_w: float | int | None = None
+    devices: list[DeviceFacts] | None = None
+    price_note: str | None = None
+    url: str | UnsetType = UNSET
+    facts: JsonObject | UnsetType | None = UNSET
+
+    def with_facts(self, facts: JsonObject) -> DeploymentFacts:
+        return msgspec.structs.replace(self, facts=json_safe(facts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,18 +125,9 @@ class Deployment:
             )
         return "; ".join(notes)
 
-    def describe(self) -> dict[str, Any]:
-        return {
-            "name": str(self),
-            "dop": list(self.dop),
-            "usd_per_hour": self.usd_per_hour,
-            "power_w": self.power_w,
-            "devices": [
-                {"device": part.device.name, "count": part.count, "price": part.device.describe()["price"]}
-                for part in self.parts
-            ],
-            "price_note": self.price_note,
-        }
+    def describe(self) -> DeploymentFacts:
+        """Return the manifest entry."""
+        return _facts(self, self.dop, [(part.device, part.count) for part in self.parts])
 
     def __str__(self) -> str:
         decoding = "+".join(str(part) for part in (self.model, self.attention) if part is not None)
@@ -137,20 +155,12 @@ class Instances:
         """Note on the devices' prices."""
         return "; ".join(dict.fromkeys(note for one in self.each if (note := one.price_note)))
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> DeploymentFacts:
         """Return the manifest entry."""
-        devices: dict[str, dict[str, Any]] = {}
-        for part in (part for one in self.each for part in one.describe()["devices"]):
-            entry = devices.setdefault(part["device"], {**part, "count": 0})
-            entry["count"] += part["count"]
-        return {
-            "name": str(self),
-            "dop": [sum(one.dop[side] for one in self.each) for side in (0, 1)],
-            "usd_per_hour": self.usd_per_hour,
-            "power_w": self.power_w,
-            "devices": list(devices.values()),
-            "price_note": self.price_note,
-        }
+        devices: Counter[Device] = Counter()
+        for part in (part for one in self.each for part in one.parts):
+            devices[part.device] += part.count
+        return _facts(self, [sum(one.dop[side] for one in self.each) for side in (0, 1)], devices.items())
 
     def __str__(self) -> str:
         kinds = Counter(map(str, self.each))
@@ -231,6 +241,19 @@ def assumed_amounts(devices: Iterable[Device]) -> tuple[str, ...]:
                 "--price and --power give others"
             ] = None
     return tuple(sentences)
+
+
+def _facts(
+    of: Deployment | Instances, dop: Iterable[int], devices: Iterable[tuple[Device, int]]
+) -> DeploymentFacts:
+    return DeploymentFacts(
+        name=str(of),
+        dop=list(dop),
+        usd_per_hour=of.usd_per_hour,
+        power_w=of.power_w,
+        devices=[DeviceFacts(device=each.name, count=count, price=each.price) for each, count in devices],
+        price_note=of.price_note,
+    )
 
 
 def _sum_if_known(values: list[float | None]) -> float | None:

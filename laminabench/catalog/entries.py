@@ -39,7 +39,7 @@ def from_path(path: Path) -> Table:
 
 
 def pick(kind: str, name: str, entries: Mapping[str, Entry], *, hint: str = "") -> Entry:
-    """`entries[name]`, whatever the case; else a UserError that suggests what was meant."""
+    """Return `entries[name]`, ignoring case; else a UserError with a suggestion."""
     key = name.strip().lower()
     if key in entries:
         return entries[key]

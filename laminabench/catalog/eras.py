@@ -34,7 +34,7 @@ class Era:
 
     @property
     def hosts(self) -> tuple[HostCost, ...]:
-        """One for each end of the range."""
+        """The host costs, one for each end of the range."""
         return tuple(HostCost(ms / 1000, 0.0, Origin("published", self.host_source)) for ms in self.host_ms)
 
     def limit_on(self, device: Device) -> int:

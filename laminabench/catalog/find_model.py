@@ -13,6 +13,7 @@ from laminabench.catalog.hf_quantization import KEY as QUANTIZATION
 from laminabench.catalog.models import BLOCKS, DTYPE_BYTES, ModelShape
 from laminabench.util import safe_parse
 from laminabench.util.errors import UserError
+from laminabench.util.json import Json
 
 # Between a model and the type of its numbers: llama3-70b@fp8.
 _IN = "@"
@@ -75,7 +76,7 @@ def _json(path: Path) -> dict[str, Any]:
     return value
 
 
-def to_hf_config(name: str, longest_text: int | None = None) -> dict[str, Any]:
+def to_hf_config(name: str, longest_text: int | None = None) -> dict[str, Json]:
     """Return the config.json of a catalogue model: its sizes, and the family's defaults beyond them.
 
     It leaves out the formats of released weights (`quantization_config`): models that are made

@@ -142,7 +142,7 @@ class Device:
         return HourlyPrice(usd, "purchase", source, self.purchase.date)
 
     def varied(self) -> Device:
-        """Other hardware than the catalogue's: only what the user says it costs and draws is of this."""
+        """Return it as other hardware, for which only the power that the user gave is known."""
         watts = self.power_w if self.power_basis == "override" else None
         return replace(self, rent=None, purchase=None, power_w=watts)
 
@@ -243,14 +243,14 @@ def priced_devices(
 
 
 def parse_price(text: str) -> tuple[str, float]:
-    """`h100=2.5` as (h100, 2.5), for --price."""
+    """Parse `h100=2.5` as (h100, 2.5), for --price."""
     return _parse(
         "--price", text, text.partition("=")[2].strip().removeprefix("$"), "USD_PER_HOUR, such as h100=2.5"
     )
 
 
 def parse_power(text: str) -> tuple[str, float]:
-    """`h100=700` as (h100, 700.0), for --power."""
+    """Parse `h100=700` as (h100, 700.0), for --power."""
     return _parse(
         "--power", text, text.partition("=")[2].strip().lower().removesuffix("w"), "WATTS, such as h100=700"
     )
@@ -277,13 +277,17 @@ def _device(name: str, row: Table) -> Device:
     )
 
 
+# Of dollars an hour and of watts: what they are multiplied with leaves sums finite.
+MOST_AMOUNT = 1e12
+
+
 def _parse(flag: str, text: str, amount: str, expected: str) -> tuple[str, float]:
     name = text.partition("=")[0].strip().lower()
     try:
         number = float(amount)
     except ValueError:
         number = -1.0
-    if not name or not 0 <= number < float("inf"):
+    if not name or not 0 <= number <= MOST_AMOUNT:
         raise UserError("hardware-bad-option", f"{flag} {text}: expected DEVICE={expected}")
     return name, number
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
-from laminabench.catalog.families import FAMILIES
+from laminabench.catalog.families import FAMILIES, Traits
 from laminabench.catalog.hf_quantization import KEY as QUANTIZATION
 from laminabench.catalog.hf_quantization import Quantized, read_quantization
 from laminabench.catalog.model_parts import Experts, Latent, Window
 from laminabench.catalog.models import ModelShape
 from laminabench.util.errors import UserError
+from laminabench.util.json import Json
 
 _DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float8_e4m3fn": "fp8"}
 
@@ -178,6 +179,24 @@ _LATENT = {
 }
 
 
+class _Fields(Traits, total=False):
+    """A shape's sizes and parts, as far as they are read."""
+
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate: int
+    vocab: int
+    positions: int
+    dtype: str
+    kv_dtype: str
+    experts: Experts
+    latent: Latent
+    window: Window | None
+
+
 def read_config(path: object, values: Mapping[str, Any], name: str) -> ModelShape:
     """Return the shape in a config.json; a UserError says which key is missing or not supported."""
     if isinstance(text := values.get("text_config"), dict):  # next to parts for images, which are left out
@@ -200,8 +219,8 @@ def read_config(path: object, values: Mapping[str, Any], name: str) -> ModelShap
     layers, hidden = config.size("num_hidden_layers"), config.size("hidden_size")
     if layers > _MOST_LAYERS:
         config.refuse("num_hidden_layers", f"is {layers!r}, and no model has more than {_MOST_LAYERS:,}")
-    fields: dict[str, Any] = {
-        **FAMILIES[family],
+    fields = cast("_Fields", dict(FAMILIES[family]))
+    fields |= {
         "layers": layers,
         "hidden": hidden,
         "heads": config.size("num_attention_heads"),
@@ -217,21 +236,22 @@ def read_config(path: object, values: Mapping[str, Any], name: str) -> ModelShap
     fields["intermediate"] = config.size(width)
     fields |= _attention(config, family, keys, fields["heads"], hidden)
     fields["window"] = _window(config, keys, layers)
-    fields |= _formats(config, keys, sparse, fields)
+    fields |= _formats(config, keys, sparse, fields.get("experts"))
     return ModelShape(name=str(values.get("_name_or_path") or name), source=str(path), **fields)
 
 
-def _attention(config: Config, family: str, keys: Family, heads: int, hidden: int) -> dict[str, Any]:
+def _attention(config: Config, family: str, keys: Family, heads: int, hidden: int) -> _Fields:
     if family == "opt":
         if config.size("word_embed_proj_dim", hidden) != hidden:
             config.refuse("word_embed_proj_dim", "differs from hidden_size (OPT-350M); not supported")
         positions = config.size("max_position_embeddings") + _OPT_OFFSET
         return {"kv_heads": heads, "head_dim": hidden // heads, "positions": positions}
-    fields: dict[str, Any] = {"tied_embeddings": bool(config.get("tie_word_embeddings"))}
+    fields: _Fields = {"tied_embeddings": bool(config.get("tie_word_embeddings"))}
     # Of the output matrix only gpt-oss' bias is counted; others' are a few kB.
-    for trait, key in (("qkv_bias", keys.qkv_bias), ("qk_norm", keys.qk_norm)):
-        if key and config.get(key) is not None:
-            fields[trait] = bool(config.get(key))
+    if keys.qkv_bias and (bias := config.get(keys.qkv_bias)) is not None:
+        fields["qkv_bias"] = bool(bias)
+    if keys.qk_norm and (norm := config.get(keys.qk_norm)) is not None:
+        fields["qk_norm"] = bool(norm)
     if keys.latent:
         sizes = {name: config.size(key) for name, key in _LATENT.items()}
         latent = Latent(q_rank=config.size("q_lora_rank", 0), **sizes)
@@ -295,7 +315,7 @@ def _window(config: Config, keys: Family, layers: int) -> Window | None:
     return window
 
 
-def _formats(config: Config, keys: Family, sparse: list[bool], fields: dict[str, Any]) -> dict[str, Any]:
+def _formats(config: Config, keys: Family, sparse: list[bool], experts: Experts | None) -> _Fields:
     # transformers 4 wrote torch_dtype, 5 writes dtype.
     name = str(config.get("dtype") or config.get("torch_dtype") or "bfloat16").removeprefix("torch.")
     if name not in _DTYPES:
@@ -305,11 +325,11 @@ def _formats(config: Config, keys: Family, sparse: list[bool], fields: dict[str,
         if not isinstance(quantization, dict):
             config.refuse(QUANTIZATION, "is not an object")
         quantized = read_quantization(quantization, _modules(keys, sparse), config.refuse)
-    changed: dict[str, Any] = {"dtype": quantized.matrices or _DTYPES[name]}
+    changed: _Fields = {"dtype": quantized.matrices or _DTYPES[name]}
     if quantized.kv:
         changed["kv_dtype"] = quantized.kv
-    if quantized.experts:
-        changed["experts"] = replace(fields["experts"], dtype=quantized.experts)
+    if quantized.experts and experts:
+        changed["experts"] = replace(experts, dtype=quantized.experts)
     return changed
 
 
@@ -333,10 +353,10 @@ def _modules(keys: Family, sparse: list[bool]) -> dict[str, list[str]]:
     }
 
 
-def write_config(shape: ModelShape, family: str, longest_text: int | None = None) -> dict[str, Any]:
+def write_config(shape: ModelShape, family: str, longest_text: int | None = None) -> dict[str, Json]:
     """Return the config.json of a shape: its sizes, and the family's defaults beyond them."""
     keys = _FAMILIES[family]
-    config: dict[str, Any] = {
+    config: dict[str, Json] = {
         "model_type": family,
         "num_hidden_layers": shape.layers,
         "hidden_size": shape.hidden,
@@ -370,8 +390,8 @@ def write_config(shape: ModelShape, family: str, longest_text: int | None = None
     return config
 
 
-def _written_experts(experts: Experts, keys: Mixture, dense: int) -> dict[str, Any]:
-    config: dict[str, Any] = {
+def _written_experts(experts: Experts, keys: Mixture, dense: int) -> dict[str, Json]:
+    config: dict[str, Json] = {
         keys.dense: dense,
         keys.width: experts.intermediate,
         keys.count: experts.count,

@@ -124,7 +124,7 @@ def with_kernels(costs: CostSet, texts: Sequence[str] = ()) -> CostSet:
 
 
 def _lacks(costs: CostSet, choice: Choice) -> bool:
-    """Whether the set borrows this attention for the device."""
+    """Return whether the set borrows this attention for the device."""
     table: Iterable[Any] = {key.device for key in costs.latent} if choice.kernel.latent else costs.attention
     lender = costs.borrowed.get(choice.device)
     return lender is not None and choice.device not in table and lender.device in table

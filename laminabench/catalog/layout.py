@@ -18,7 +18,7 @@ _LOW_LATENCY = "ll"
 class Layout:
     """Stages of `tp` x `dp` devices. Attention is split `tp` ways, in `dp` groups with requests of their own.
 
-    Experts are dealt out over `ep` of a stage's devices, each of them split over what is left of these.
+    Experts are distributed over `ep` of a stage's devices, each of them split over what is left of these.
     Groups reach the experts by gathering all tokens, or each token is sent to its experts' devices
     (DeepEP's low-latency kernels): across nodes always, within a node with `low_latency`, written `dp8ep8ll`.
     """
@@ -50,7 +50,7 @@ class Layout:
 
     @property
     def expert_tp(self) -> int:
-        """Over how many devices each expert is split."""
+        """The number of devices over which each expert is split."""
         return self.stage // self.ep
 
     @property

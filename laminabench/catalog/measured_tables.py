@@ -98,7 +98,8 @@ def _curves(
 def _grids(
     rows: np.ndarray, points: Float64, origin: Callable[[int, int, float], Origin]
 ) -> dict[HeadsKey, AttentionGrids]:
-    grids: dict[HeadsKey, dict[str, Any]] = {}
+    grids: dict[HeadsKey, dict[str, Grid]] = {}
+    origins: dict[HeadsKey, Origin] = {}
     first = 0
 
     def take(count: int) -> Float64:
@@ -109,9 +110,9 @@ def _grids(
     for *key, table, samples, error, name, shape in rows.tolist():
         sizes = [int(size) for size in shape if size]
         axes = tuple(take(size) for size in sizes)
-        of_worker = grids.setdefault(HeadsKey(*key), {"origin": origin(table, samples, error)})
-        of_worker[name] = Grid(axes, take(int(np.prod(sizes))).reshape(sizes))
-    return {key: AttentionGrids(**parts) for key, parts in grids.items()}
+        origins.setdefault(HeadsKey(*key), origin(table, samples, error))
+        grids.setdefault(HeadsKey(*key), {})[name] = Grid(axes, take(int(np.prod(sizes))).reshape(sizes))
+    return {key: AttentionGrids(origin=origins[key], **parts) for key, parts in grids.items()}
 
 
 # Curves in a user's TOML, as one text of JSON with a curve a line: TOML takes far longer to read

@@ -398,13 +398,13 @@ class ModelShape:
         return tuple(tp for tp in range(1, limit + 1) if not self._problem(Layout(tp)))
 
     def attention_degrees(self, limit: int) -> tuple[int, ...]:
-        """Over how many workers attention can be split, with the products around it."""
+        """Return over how many workers attention can be split, with the products around it."""
         return tuple(tp for tp in range(1, limit + 1) if not self._heads_problem(tp))
 
     def layouts(self, devices: int, node: int = 8) -> tuple[Layout, ...]:
         """Return the legal ways in which so many devices share the model, tensor parallelism within a node.
 
-        Data parallelism of dense models is instances; experts are split, or dealt out over the whole stage.
+        Data parallelism of dense models is instances; experts are split, or distributed over the whole stage.
         """
         layouts = []
         for pp in (each for each in range(1, devices + 1) if devices % each == 0):
@@ -416,7 +416,7 @@ class ModelShape:
         return tuple(each for each in layouts if not self._problem(each))
 
     def head_splits(self) -> tuple[int, ...]:
-        """Return the numbers of attention workers that get equal shares when KV heads are dealt out."""
+        """Return the numbers of attention workers that get equal shares when KV heads are distributed."""
         return tuple(b for b in range(1, self.kv_heads + 1) if self.kv_heads % b == 0)
 
     def check_split(self, split: Split) -> None:

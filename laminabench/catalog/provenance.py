@@ -72,7 +72,7 @@ def _own_terms(costs: CostSet, model: ModelShape, device: Device, layout: Layout
         terms.append(("windows", costs.attention_cost(device, *size)))
     if layout.dispatches:
         for op in DISPATCH_BYTES:
-            cost = costs.dispatch_cost(device, op, device.link_domains(layout.stage))
+            cost = costs.dispatch_cost(device, op, layout.stage)
             measured = f", measured on {cost.ranks:g}" if cost.ranks else ""
             terms.append((f"{op} over {layout.stage} ranks{measured}", cost))
     elif layout.dp > 1:

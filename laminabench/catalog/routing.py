@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import csv
 import math
+from collections.abc import Sequence
 from functools import cache
 from heapq import heapify, heapreplace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from laminabench.catalog.cost_terms import Float64
 from laminabench.util import safe_parse
+from laminabench.util.atomic import replacing
 from laminabench.util.errors import UserError
 
 DRAWS = 16  # of loads, whose mean is taken
@@ -21,8 +22,12 @@ DRAWS = 16  # of loads, whose mean is taken
 # MegaMoE for `power_law_sampled_1.9` (ai-dynamo/aiconfigurator, SGLang 0.5.10) follow from those for balanced
 # loads within 4 %.
 POPULARITY, LEAST_POPULAR, MOST_POPULAR = 1.9, 1.0, 300.0
-LAYERS = 8  # whose popularities are drawn
+LAYERS = 128  # whose popularities are drawn: the mean of the active experts is known within 2 %
+MOST_COMMENTS = 10  # of a file, that say what it is from
+MOST_STEPS = 64  # of a size, that a measured curve is the mean of
 MOST_ROUTED = 512  # tokens that are routed; the pairs of more are in proportion
+
+Int64 = NDArray[np.int64]
 
 
 class ExpertLoad(NamedTuple):
@@ -36,18 +41,31 @@ class RoutingCurve(NamedTuple):
     """Load of the busiest rank as it was measured, by a step's tokens: shares of its experts, and of a mean.
 
     `active` is the share of the rank's experts with a token, `busiest` its pairs over those of a mean rank.
+    `ranks`, if given, is the number of ranks of each point. `source` is the file, with its first comments.
     """
 
     tokens: tuple[float, ...]
     active: tuple[float, ...]
     busiest: tuple[float, ...]
+    ranks: tuple[int, ...] = ()
+    source: str = ""
 
     def load(self, experts: int, top_k: int, ep: int, tokens: ArrayLike) -> ExpertLoad:
         """Return the load; between points by the logarithm of tokens, beyond them as at the nearest."""
+        known, shares, busiest = np.array(self[:3], np.float64)
+        if self.ranks:
+            of_ep = np.array(self.ranks) == ep
+            if not of_ep.any():
+                raise UserError(
+                    "routing-no-ranks",
+                    f"--routing: the file has no rows of experts over {ep} ranks, only over "
+                    f"{', '.join(map(str, sorted(set(self.ranks))))}; choose a layout with one of them",
+                )
+            known, shares, busiest = known[of_ep], shares[of_ep], busiest[of_ep]
         rows = np.maximum(np.asarray(tokens, np.float64), 1.0)
-        at, known = np.log(rows), np.log(self.tokens)
-        pairs = np.interp(at, known, self.busiest) * rows * top_k / ep
-        active = np.interp(at, known, self.active) * experts / ep
+        at, known = np.log(rows), np.log(known)
+        pairs = np.interp(at, known, busiest) * rows * top_k / ep
+        active = np.interp(at, known, shares) * experts / ep
         return ExpertLoad(np.minimum(active, np.maximum(pairs, 1.0)), pairs)
 
 
@@ -55,7 +73,10 @@ COLUMNS = ("tokens", "active", "busiest")
 
 
 def read_routing(path: Path) -> RoutingCurve:
-    """Return the curve of a CSV file with the columns of COLUMNS; raise a UserError for what is wrong."""
+    """Return the curve of a CSV file with the columns of COLUMNS; raise a UserError for what is wrong.
+
+    A column `ranks` may be before them. Lines that begin with # are comments.
+    """
 
     def wrong(what: str) -> UserError:
         return UserError(
@@ -65,26 +86,76 @@ def read_routing(path: Path) -> RoutingCurve:
         )
 
     try:
-        lines = safe_parse.text(path).splitlines()
+        text = safe_parse.text(path).splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise wrong("it cannot be read") from error
-    if not lines or tuple(lines[0].replace(" ", "").split(",")) != COLUMNS:
-        raise wrong("line 1 does not name the columns")
+    lines = [(number, line) for number, line in enumerate(text, 1) if not line.startswith("#")]
+    comments = [line.lstrip("# ") for line in text if line.startswith("#")]
+    columns = tuple(lines[0][1].replace(" ", "").split(",")) if lines else ()
+    by_rank = columns == ("ranks", *COLUMNS)
+    if not by_rank and columns != COLUMNS:
+        raise wrong(f"line {lines[0][0] if lines else 1} does not name the columns")
     points: list[tuple[float, float, float]] = []
-    for number, cells in enumerate(csv.reader(lines[1:]), 2):
+    ranks: list[int] = []
+    last: dict[int, float] = {}
+    for number, line in lines[1:]:
         try:
+            cells = line.split(",")
+            of = int(cells.pop(0)) if by_rank else 0
             tokens, active, busiest = map(float, cells)
         except ValueError as error:
-            raise wrong(f"line {number} is not three numbers") from error
-        rising = tokens > (points[-1][0] if points else 0.0)
-        if not (rising and math.isfinite(tokens) and 0 < active <= 1 and 1 <= busiest < math.inf):
+            raise wrong(f"line {number} is not {len(columns)} numbers") from error
+        rising = last.get(of, 0.0) < tokens < math.inf
+        if not (rising and of >= by_rank and 0 < active <= 1 and 1 <= busiest < math.inf):
             raise wrong(
                 f"line {number} needs more tokens than the line before, 0 < active <= 1, busiest >= 1"
             )
+        last[of] = tokens
         points.append((tokens, active, busiest))
+        ranks.append(of)
     if not points:
         raise wrong("it has no rows")
-    return RoutingCurve(*zip(*points, strict=True))
+    known, shares, most = zip(*points, strict=True)
+    source = "; ".join([path.name, *comments[:MOST_COMMENTS]])
+    return RoutingCurve(known, shares, most, tuple(ranks) if by_rank else (), source)
+
+
+def write_routing(curve: RoutingCurve, path: Path, comments: Sequence[str]) -> None:
+    """Write a file that `read_routing` reads."""
+    rows = zip(curve.ranks, *curve[:3], strict=True)
+    lines = [f"# {comment}" for comment in comments] + [",".join(("ranks", *COLUMNS))]
+    lines += [f"{of},{tokens:.0f},{active:.5g},{max(busiest, 1):.5g}" for of, tokens, active, busiest in rows]
+    with replacing(path) as temporary:
+        temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+def counted(chosen: Sequence[Int64], experts: int) -> RoutingCurve:
+    """Return the curve of tokens by the experts that were chosen for them, an array of rows a layer.
+
+    A step of n tokens has n of them at random, as the requests of a decode step have nothing to do with each
+    other. The means are over layers and steps. Ranks have experts that follow each other, as servers place
+    them, for every number of ranks that divides the experts.
+    """
+    total = len(chosen[0])
+    order = np.random.default_rng(0).permutation(total)
+    sizes = sorted({*(2**power for power in range(total.bit_length())), total})
+    degrees = [ranks for ranks in range(1, experts + 1) if experts % ranks == 0]
+    loads = np.zeros((len(degrees), len(sizes), 2))
+    for layer in chosen:
+        for column, size in enumerate(sizes):
+            steps = min(total // size, MOST_STEPS)
+            routed = layer[order[: steps * size]].reshape(steps, -1)
+            # Experts of the first step, of the second, and so on.
+            routed = routed + experts * np.arange(steps)[:, None]
+            pairs = np.bincount(routed.ravel(), minlength=steps * experts)
+            for row, ranks in enumerate(degrees):
+                by_rank = pairs.reshape(steps, ranks, experts // ranks)
+                busiest = by_rank[np.arange(steps), by_rank.sum(axis=2).argmax(axis=1)]
+                most = busiest.sum(axis=1) * ranks / (size * layer.shape[1])
+                loads[row, column] += (busiest > 0).mean(), most.mean()
+    active, most = (loads / len(chosen)).reshape(-1, 2).T.tolist()
+    of = tuple(int(each) for each in np.repeat(degrees, len(sizes)))
+    return RoutingCurve(tuple(map(float, sizes)) * len(degrees), tuple(active), tuple(most), of)
 
 
 def uniform(experts: int, top_k: int, ep: int, tokens: ArrayLike) -> ExpertLoad:
@@ -113,19 +184,28 @@ def sampled(experts: int, top_k: int, ep: int, tokens: ArrayLike) -> ExpertLoad:
 @cache
 def _routed(experts: int, top_k: int, ep: int, tokens: int) -> tuple[float, float]:
     """Return the active experts and pairs of the busiest rank, the mean of some layers."""
-    random, power = np.random.default_rng(tokens), 1 - POPULARITY
+    layers = _choices(experts, top_k)[:, :tokens].reshape(LAYERS, -1)
+    pairs = np.bincount((layers + experts * np.arange(LAYERS)[:, None]).ravel(), minlength=LAYERS * experts)
+    ranks = pairs.reshape(LAYERS, ep, experts // ep)
+    busiest = ranks[np.arange(LAYERS), ranks.sum(axis=2).argmax(axis=1)]
+    return float((busiest > 0).sum(axis=1).mean()), float(busiest.sum(axis=1).mean())
+
+
+@cache
+def _choices(experts: int, top_k: int) -> Int64:
+    """Return the experts of MOST_ROUTED tokens in LAYERS layers, the same for whatever number of tokens.
+
+    So a step with more tokens has no fewer active experts by chance.
+    """
+    random, power = np.random.default_rng(0), 1 - POPULARITY
     least, most = LEAST_POPULAR**power, MOST_POPULAR**power
-    loads = []
-    for _ in range(LAYERS):
+    chosen = np.empty((LAYERS, MOST_ROUTED, top_k), np.int64)
+    for layer in chosen:
         popularity = ((most - least) * random.random(experts) + least) ** (1 / power)
         # The first to arrive of Poisson processes: without replacement, in proportion to popularity.
-        arrivals = random.standard_exponential((tokens, experts)) / popularity
-        chosen = np.argpartition(arrivals, top_k - 1, axis=1)[:, :top_k]
-        ranks = np.bincount(chosen.ravel(), minlength=experts).reshape(ep, experts // ep)
-        busiest = ranks[ranks.sum(axis=1).argmax()]
-        loads.append(((busiest > 0).sum(), busiest.sum()))
-    active, pairs = np.mean(loads, axis=0)
-    return float(active), float(pairs)
+        arrivals = random.standard_exponential((MOST_ROUTED, experts), np.float32) / popularity
+        layer[:] = np.argpartition(arrivals, top_k - 1, axis=1)[:, :top_k]
+    return chosen
 
 
 @cache

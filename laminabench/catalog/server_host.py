@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 
@@ -54,19 +54,35 @@ class Steps(NamedTuple):
     piecewise: bool = False
 
 
+class _Hosts(msgspec.Struct, frozen=True):
+    """The packaged file's values, in microseconds but for factors by device."""
+
+    source: str
+    asynchronous_since: str
+    front_end: dict[str, float]
+    launch: dict[str, float]
+    steps: dict[str, dict[str, float]]
+    factor: dict[str, float]
+
+
+@cache
+def _hosts() -> _Hosts:
+    return msgspec.convert(packaged("server_hosts.toml"), _Hosts)
+
+
 def steps_of(version: str) -> Steps:
     """Return what a release of vLLM does by default."""
-    return Steps(_numbers(version) >= _numbers(_table()["asynchronous_since"]))
+    return Steps(_numbers(version) >= _numbers(_hosts().asynchronous_since))
 
 
 def server_host(version: str, device: str, steps: Steps | None = None) -> ServerHost:
     """Return the host of a server of this release on this device, scaled by its machine class."""
-    table, steps = _table(), steps or steps_of(version)
+    hosts, steps = _hosts(), steps or steps_of(version)
     kind = "piecewise" if steps.piecewise else "asynchronous" if steps.asynchronous else "synchronous"
-    factor = table["factor"].get(device, 1.0)
-    known = "" if device in table["factor"] else f"; {device}'s machines are assumed to be as H200's"
-    values = {**table["front_end"], **table["launch"], **table["steps"].get(kind, {})}
-    source = f"{table['source']}; {kind} steps; machine factor {factor:g}{known}"
+    factor = hosts.factor.get(device, 1.0)
+    known = "" if device in hosts.factor else f"; {device}'s machines are assumed to be as H200's"
+    values = {**hosts.front_end, **hosts.launch, **hosts.steps.get(kind, {})}
+    source = f"{hosts.source}; {kind} steps; machine factor {factor:g}{known}"
     host = host_of({"per_step_us": 0.0, "per_request_us": 0.0, **values}, Origin("fitted", source))
     return msgspec.structs.replace(host.scaled(factor), asynchronous=steps.asynchronous)
 
@@ -79,8 +95,3 @@ def host_of(row: Table, origin: Origin) -> ServerHost:
 def _numbers(version: str) -> tuple[int, ...]:
     parts = version.split(".")
     return tuple(int(each) for each in parts) if all(map(str.isdecimal, parts)) else (1 << 30,)
-
-
-@cache
-def _table() -> dict[str, Any]:
-    return packaged("server_hosts.toml")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache, lru_cache
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -16,6 +16,7 @@ from laminabench.catalog.entries import packaged
 from laminabench.catalog.hardware import Device, canonical_dtype
 from laminabench.catalog.measured import Curve
 from laminabench.util.errors import UserError
+from laminabench.util.json import JsonObject
 
 Wire = Literal["bf16", "fp8"]
 # Of a number that travels; in fp8 with a scale of 4 bytes for 128.
@@ -65,7 +66,7 @@ class SplitKernels(msgspec.Struct, frozen=True):
     def publish_output_s(self) -> float:
         return self.publish_output_us * US
 
-    def rows(self, device: Device) -> list[dict[str, Any]]:
+    def rows(self, device: Device) -> list[JsonObject]:
         """Return what was used and its source, as rows next to the coefficients of a cost set."""
         return [
             {

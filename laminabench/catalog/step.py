@@ -24,7 +24,7 @@ Routing = Literal["skewed", "uniform"] | RoutingCurve
 # The power laws of the tables that experts were measured by; that of models whose experts are in groups.
 SKEW, SKEW_OF_GROUPS = 1.2, 1.01
 # vLLM computes shared experts concurrently with the routed ones, on their own stream, up to these rows.
-ROWS_BESIDE = 256
+OVERLAPPED_ROWS = 256
 # What a norm over all heads needs of a token from other workers: the squares of its query and of its key.
 SQUARES_BYTES = 8
 # Rows at which loads of experts are drawn: four to each doubling.
@@ -85,7 +85,7 @@ def model_step(
 
     experts = experts_seconds(costs, model, device, layout, padded * layout.dp, routing)
     parts = (
-        summed(products) - beside_seconds(products, padded, experts),
+        summed(products) - overlapped_seconds(products, padded, experts),
         costs.elementwise_seconds(model, device, layout, padded),
         collective_seconds(costs, model, device, layout, padded, routing),
         _lm_head_seconds(costs, model, device, layout, own),
@@ -131,10 +131,10 @@ def summed(products: Iterable[Priced]) -> Float64:
     return total
 
 
-def beside_seconds(products: Iterable[Priced], rows: Float64, experts: Float64) -> Float64:
+def overlapped_seconds(products: Iterable[Priced], rows: Float64, experts: Float64) -> Float64:
     """Return the time saved by computing shared experts while the routed ones are computed."""
     shared = summed((each, seconds) for each, seconds in products if each.gemm.name.startswith("shared"))
-    return np.where(rows <= ROWS_BESIDE, np.minimum(shared, experts), 0.0)
+    return np.where(rows <= OVERLAPPED_ROWS, np.minimum(shared, experts), 0.0)
 
 
 def _product_seconds(costs: CostSet, device: Device, product: Product, rows: Float64) -> Float64:
@@ -266,7 +266,7 @@ def dispatch_seconds(
     Of measurements with fewer ranks the bytes are scaled: more of them leave the rank.
     """
     assert model.experts is not None
-    cost = costs.dispatch_cost(device, op, device.link_domains(layout.stage))
+    cost = costs.dispatch_cost(device, op, layout.stage)
     size = np.ceil(rows / layout.tp) * model.experts.top_k * DISPATCH_BYTES[op](model.hidden)
     if cost.ranks:
         points = _points(rows * layout.dp)

@@ -40,7 +40,7 @@ class Bars:
         del step
         self._live.refresh()
 
-    def say(self, sentence: str) -> None:
+    def print_message(self, sentence: str) -> None:
         """Print a message above the bars."""
         self._console.print(Text(f"laminabench: {visible(sentence)}"), soft_wrap=True)
 

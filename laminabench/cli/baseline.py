@@ -28,12 +28,14 @@ def baseline() -> None:
 @baseline.command()
 @click.argument("name", type=_NAME)
 @click.option("--cpu", "kind", flag_value="cpu", help="The environment for this machine's cores.")
-@click.option("--cuda", "kind", flag_value="cuda", help="The one for its GPUs; default where nvidia-smi is.")
+@click.option(
+    "--cuda", "kind", flag_value="cuda", help="The environment for its GPUs; default with nvidia-smi."
+)
 @option("--into", FOLDER, "Folder; default: with the user's data.")
 @option("--python", None, "Interpreter of the environment; default: a 3.11 if there is one.", metavar="PATH")
 @reporting
 def setup(name: str, kind: Kind | None, into: Path | None, python: str | None, out: Output) -> None:
-    """Install a system, with pinned versions that are checked. Run again, it does nothing."""
+    """Install a system, with pinned versions that are checked. A second run does nothing."""
     from laminabench.baselines.environment import default_folder, default_kind, set_up
 
     chosen = kind or default_kind()

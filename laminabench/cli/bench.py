@@ -134,7 +134,7 @@ def endpoint(
     seconds: float,
     client_workers: int,
 ) -> Report:
-    """Requests and streamed tokens a second of the client for servers.
+    """Measure the requests and streamed tokens a second of the client for servers.
 
     They are offered to a mock server over loopback, to see how late the client itself sends them. The server
     is another process on this machine: where the two have no core each, it is measured how they share one.
@@ -185,7 +185,7 @@ def engine(
     overlap: bool,
     kv_dtype: Literal["auto", "fp8", "int8"],
 ) -> Report:
-    """An iteration of the engine against its GEMMs and its KV reads.
+    """Measure an iteration of the engine against its GEMMs and its KV reads.
 
     The model is a LLaMA of 246 M parameters in bfloat16 with made-up weights and KV. Between its iterations,
     in turn: the same matrix products alone, and how fast the memory can be read at all. With --compare model
@@ -301,7 +301,7 @@ def h2m2(watcher: Watcher, repeats: int) -> Report:  # noqa: ARG001 - it takes s
 @option("--repeats", COUNT, None, 3)
 @option("--jobs", COUNT, "Processes at once; default: one per core.")
 def plan(watcher: Watcher, model: str, devices: str | None, repeats: int, jobs: int | None) -> Report:
-    """Candidates per second of the search for a plan, against the grid."""
+    """Measure the candidates per second of the search for a plan, against the grid."""
     from laminabench.bench.plan import run
 
     return run(model, devices, repeats, jobs, watcher)
@@ -356,7 +356,7 @@ def sim(watcher: Watcher, week: bool, repeats: int) -> Report:
 @measuring("calls", "slab --json")
 @seconds_option(3)
 def slab(watcher: Watcher, seconds: float) -> Report:  # noqa: ARG001 - it takes seconds
-    """Token allocations per second of the KV slab allocator."""
+    """Measure the token allocations per second of the KV slab allocator."""
     from laminabench.bench.slab import run
 
     return run(seconds)
@@ -380,7 +380,7 @@ def traces(watcher: Watcher, csv_rows: int, parquet_rows: int, repeats: int) -> 
 @option("--runs", click.IntRange(1, 100_000), "Runs in the folder.", 10_000)
 @option("--repeats", COUNT, None, 3)
 def view(watcher: Watcher, runs: int, repeats: int) -> Report:
-    """Pages of the explorer over ten thousand Runs."""
+    """Open pages of the explorer over ten thousand Runs."""
     from laminabench.render.view.speed import run
 
     return run(runs, repeats, watcher)

@@ -59,18 +59,17 @@ def calibrate(
     seconds: float,
     out: Output,
 ) -> None:
-    """Measure this machine: a cost set, with a device: one of its cores, those that vLLM has, or a GPU.
+    """Measure a core, vLLM's cores or a GPU of this machine, and write a cost set with that device.
 
     \b
     laminabench calibrate -o here.toml
     laminabench calibrate --system vllm --deployment 1xcpu -o vllm.toml
     laminabench calibrate --device cuda -o gpu.toml
 
-    Slices, matrix products and attention are those of the engine on one core; what is between workers is
-    measured with two. `replay --costs SET --deployment 1xNAME+1xNAME` then models what
-    `--backend live --deployment 1xcpu+1xcpu` does. Of vLLM steps are measured, and `--system vllm --costs SET
-    --deployment 1xNAME` models them. Of a GPU kernels are measured, and no host. Leave the machine alone
-    meanwhile.
+    Slices, matrix products and attention are the engine's, on one core; transfers are measured between two.
+    `replay --costs SET --deployment 1xNAME+1xNAME` then models what `--backend live --deployment 1xcpu+1xcpu`
+    does. With --system vllm, steps are measured, and `replay --system vllm --costs SET --deployment 1xNAME`
+    models them. On a GPU, kernels are measured and host times are not. Leave the machine alone meanwhile.
     """
     from laminabench.runs.replace import require_writable
 
@@ -148,6 +147,13 @@ def _print(console: Console, facts: Mapping[str, Any]) -> None:
         f"{device['bandwidth_gb_per_s']:.1f} GB/s",
         soft_wrap=True,
     )
+    if server := facts["server"]:
+        console.print(
+            f"behind the HTTP API: {1000 * server['request_in_s']:.1f} ms in, "
+            f"{1000 * server['request_serial_s']:.2f} ms for each request, "
+            f"{1000 * server['out_s']:.1f} ms out",
+            soft_wrap=True,
+        )
     if host["kind"] == "assumed":
         console.print("without workers on two cores: host and network are as assumed", soft_wrap=True)
         return

@@ -274,6 +274,65 @@ def show_costs(
     out.result(facts, render)
 
 
+@costs.command("routing")
+@click.argument("folder", type=PATH)
+@click.argument("prompts", type=PATH)
+@option("-o --out --output target", FILE, "The routing file (.csv), for --routing.", required=True)
+@option("--token-ids", None, "PROMPTS has token ids, with blanks between.", is_flag=True)
+@option("--layers", COUNT, "Run so many layers, from the first; default: all.")
+@option("--most-tokens", COUNT, "Tokens of the prompts that are run.", 16384)
+@reporting
+def measure_routing(
+    folder: Path,
+    prompts: Path,
+    target: Path,
+    token_ids: bool,
+    layers: int | None,
+    most_tokens: int,
+    out: Output,
+) -> None:
+    """Measure how a mixture of experts routes tokens: the checkpoint in FOLDER, the lines of PROMPTS.
+
+    The file has, by ranks and by tokens of a step, the experts with a token on the busiest rank and its part
+    of the tokens; as comments, how often each layer's experts were chosen.
+    """
+    from laminabench.calibrate.routers import read_sequences, routed
+    from laminabench.catalog.routing import counted, write_routing
+    from laminabench.runs.replace import require_writable
+
+    require_writable(target)
+    sequences = read_sequences(folder, prompts, most_tokens, token_ids=token_ids)
+    with out.progress("routing", unit="tokens") as report:
+        measured = routed(folder, sequences, layers, report)
+    curve = counted(measured.chosen, measured.experts)
+    facts, comments = measured.describe(folder, prompts, sequences)
+    write_routing(curve, target, comments)
+    out.note(f"wrote {target}")
+    names = ("ranks", "tokens", "active", "busiest")
+    columns = zip(*(getattr(curve, name) for name in names), strict=True)
+    points = [dict(zip(names, point, strict=True)) for point in columns]
+    facts |= {"file": str(target), "curve": points}
+    out.result(facts, lambda console: _print_routing(console, facts))
+
+
+def _print_routing(console: Console, facts: Table) -> None:
+    """Print the curve of the most ranks of a node, next to the popularity that is assumed without it."""
+    from laminabench.catalog.layout import NODE_DEVICES
+    from laminabench.catalog.routing import sampled
+
+    ranks = max(point["ranks"] for point in facts["curve"] if point["ranks"] <= NODE_DEVICES)
+    local = facts["experts"] // ranks
+    rows = []
+    for point in (each for each in facts["curve"] if each["ranks"] == ranks):
+        assumed = sampled(facts["experts"], facts["top_k"], ranks, point["tokens"])
+        most = assumed.pairs * ranks / (point["tokens"] * facts["top_k"])
+        numbers = (local * point["active"], assumed.active, point["busiest"], most)
+        rows.append([f"{point['tokens']:,.0f}", *(f"{float(number):.2f}" for number in numbers)])
+    titles = (">tokens", ">active experts", ">assumed", ">tokens over a mean rank's", ">assumed")
+    title = f"{facts['model']}: busiest of {ranks} ranks with {local} experts each"
+    console.print(table(titles, rows, title=literal(title), title_justify="left"))
+
+
 @costs.command("import")
 @click.argument("folders", nargs=-1, required=True, type=PATH)
 @option("--format form", click.Choice(FORMATS), "Format of the folders.", required=True)

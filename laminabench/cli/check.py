@@ -36,7 +36,7 @@ def check(
     jobs: int | None,
     out: Output,
 ) -> None:
-    """Replay cases and hold them against their goldens; exit code 1 if something moved.
+    """Replay cases and compare them with their goldens; exit code 1 if something moved.
 
     \b
     laminabench check

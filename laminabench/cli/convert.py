@@ -70,7 +70,7 @@ def convert(
     anew: bool,
     out: Output,
 ) -> None:
-    """Cut a model at its attention operators, and say what came of it. Needs no weights.
+    """Cut a model at its attention operators, and describe the slices. Needs no weights.
 
     MODEL is a name of the catalogue, a folder with a config.json, that file, or the name of a family (llama,
     gemma3, ...) for a small model of it.

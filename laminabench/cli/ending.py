@@ -116,7 +116,7 @@ def close_streams() -> None:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def say(sentence: str) -> None:
+def print_error(sentence: str) -> None:
     """Print one line on stderr; if that fails, the exit code has to do."""
     with contextlib.suppress(OSError):
         click.echo(visible(sentence), err=True)
@@ -131,7 +131,7 @@ class End:
     error_code: str = ""
 
 
-def say_as_json(end: End) -> None:
+def print_json_error(end: End) -> None:
     """Print the error object of a --json command that failed before its result."""
     error = {"code": end.error_code, "message": end.sentence.removeprefix("laminabench: ")}
     with contextlib.suppress(OSError, ValueError):

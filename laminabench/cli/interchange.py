@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,6 +15,8 @@ from laminabench.util.errors import UserError, require_text
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from laminabench.catalog.deployment import Deployment
 
 TOOLS = ("aiperf", "vllm-bench", "guidellm")
 
@@ -47,7 +49,9 @@ def import_(
     slo_tbt_ms: float,
     slo_ttft_ms: float | None,
     out: Output,
-    **priced: Any,
+    price: tuple[str, ...],
+    power: tuple[str, ...],
+    price_basis: str | None,
 ) -> None:
     """Import results of aiperf, vllm bench serve or guidellm as Runs, for compare, report and the rest.
 
@@ -60,7 +64,7 @@ def import_(
     from laminabench.render.sheets.interchange import described, render
     from laminabench.runs.write import check_replaceable
 
-    given = Given(model, _hardware(deployment, priced), slo_tbt_ms, slo_ttft_ms)
+    given = Given(model, _hardware(deployment, price, price_basis, power), slo_tbt_ms, slo_ttft_ms)
     for path in (*files, *(() if folder is None else (folder,))):
         require_text(str(path))
     made = []
@@ -73,27 +77,28 @@ def import_(
         places.append(_place(folder, each.trace.meta.name, several=len(made) > 1, taken=places))
     for place in places:
         check_replaceable(place)
-    for each, place in zip(made, places, strict=True):
+    results = list(zip(made, places, strict=True))
+    for each, place in results:
         each.write(place)
         for sentence in each.notes:
             out.note(sentence)
-    results = [described(each, place) for each, place in zip(made, places, strict=True)]
-    out.result({"runs": results}, lambda console: render(console, results))
+    out.result({"runs": [described(*each) for each in results]}, lambda console: render(console, results))
 
 
-def _hardware(deployment: str | None, priced: dict[str, Any]) -> Any:
+def _hardware(
+    deployment: str | None, price: tuple[str, ...], price_basis: str | None, power: tuple[str, ...]
+) -> Deployment | None:
     from laminabench.catalog.deployment import parse_deployment
     from laminabench.catalog.hardware import priced_devices
 
     if deployment is None:
-        if any(priced.values()):
+        if price or price_basis or power:
             raise UserError(
                 "import-flag-needed",
                 "--price, --power and --price-basis are of a --deployment; give that too",
             )
         return None
-    devices = priced_devices(priced["price"], priced["price_basis"], priced["power"])
-    return parse_deployment(deployment, devices)
+    return parse_deployment(deployment, priced_devices(price, price_basis, power))
 
 
 def _place(folder: Path | None, name: str, *, several: bool, taken: list[Path]) -> Path:

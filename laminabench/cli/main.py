@@ -26,7 +26,7 @@ SECTIONS = {
         "plan": "The deployment that serves a trace cheapest within a limit.",
         "figures": "The papers' figures and tables: published and ours.",
         "report": "Runs side by side as one HTML page.",
-        "view": "Look through a folder of Runs in a browser.",
+        "view": "Browse a folder of Runs in a web browser.",
     },
     "Workloads": {"traces": "List, fetch, inspect, fit and generate request traces."},
     "The modelled cluster": {
@@ -41,12 +41,12 @@ SECTIONS = {
     },
     "Measuring": {
         "baseline": "Install real systems to compare with: vLLM.",
-        "record": "Offer a trace to a server, and keep when its answers came.",
+        "record": "Send a trace to a server, and record when it answered.",
         "import": "Import results of aiperf, vllm bench serve or guidellm as Runs.",
-        "export": "Export a Run as such a tool's result file.",
-        "validate": "Hold the model against what was measured.",
+        "export": "Export a Run as a result file of such a tool.",
+        "validate": "Compare the model's predictions with measurements.",
         "calibrate": "Measure this machine; a cost set of it for modelled replays.",
-        "check": "Hold replays against goldens: a gate for CI.",
+        "check": "Compare replays with goldens: a gate for CI.",
         "bench": "Measure laminabench itself on this machine.",
     },
     "Shell": {"completion": "Print the shell completion script for bash, zsh or fish."},
@@ -145,9 +145,9 @@ def run(
     if end.sentence:
         end = replace(end, sentence=hidden(end.sentence, words))
         with_code = bool(end.error_code) and (show_codes or not {"-v", "--verbose"}.isdisjoint(words))
-        ending.say(f"{end.sentence} [{end.error_code}]" if with_code else end.sentence)
+        ending.print_error(f"{end.sentence} [{end.error_code}]" if with_code else end.sentence)
     if end.error_code and "--json" in words and not Output.answered:
-        ending.say_as_json(end)
+        ending.print_json_error(end)
     ending.close_streams()
     sys.exit(end.exit_code)
 

@@ -57,8 +57,8 @@ class Output(Listener):
     def note(self, sentence: str) -> None:
         """Print a note on stderr unless -q is given."""
         if not self.quiet:
-            say = self._board.display.say if self._board.display else _say
-            say(sentence)
+            write = self._board.display.print_message if self._board.display else _print_message
+            write(sentence)
 
     def detail(self, sentence: str) -> None:
         """Print a note only if -v is given."""
@@ -87,8 +87,8 @@ class Output(Listener):
             if isinstance(happening, Moment):
                 step.happens(happening)
             elif isinstance(happening, FaultEvent) and step.moment is not None:
-                say = self.note if happening.struck is None else self.detail
-                say(sentence_of(happening))
+                write = self.note if happening.struck is None else self.detail
+                write(sentence_of(happening))
 
         with self._board.under_way(step):
             yield report
@@ -112,7 +112,7 @@ class Output(Listener):
         if self.quiet:
             return None
         if not self._watched():
-            return Lines(steps, _say)
+            return Lines(steps, _print_message)
         from laminabench.cli.bars import Bars
 
         return Bars(steps, _rich_console(sys.stderr))
@@ -122,7 +122,7 @@ class Output(Listener):
         return sys.stderr.isatty() and os.environ.get("TERM", "").lower() not in ("dumb", "unknown")
 
 
-def _say(sentence: str) -> None:
+def _print_message(sentence: str) -> None:
     click.echo(f"laminabench: {visible(sentence)}", err=True)
 
 

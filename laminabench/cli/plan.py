@@ -95,7 +95,7 @@ def plan(
         out.note(f"drew {plot}")
     if directory:
         write_plan(directory, result)
-        out.note(f"kept in {directory}: `laminabench view` shows it")
+        out.note(f"saved in {directory}: `laminabench view` shows it")
     result |= {"plot": str(plot) if plot else None, "plan_dir": str(directory) if directory else None}
     emitted = _emitted(emit, emit_to, answers, out) if emit else None
     result |= {"emit": emitted} if emitted else {}

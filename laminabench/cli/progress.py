@@ -111,7 +111,7 @@ class Display(Protocol):
     def start(self) -> None: ...
     def stop(self) -> None: ...
     def ended(self, step: Step) -> None: ...
-    def say(self, sentence: str) -> None: ...
+    def print_message(self, sentence: str) -> None: ...
 
 
 class Board:
@@ -144,8 +144,8 @@ class Board:
 class Lines:
     """A display that prints a line for each step every few seconds."""
 
-    def __init__(self, steps: list[Step], say: Callable[[str], None]) -> None:
-        self._steps, self.say = steps, say
+    def __init__(self, steps: list[Step], print_message: Callable[[str], None]) -> None:
+        self._steps, self.print_message = steps, print_message
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._now_and_then, daemon=True)
 
@@ -158,13 +158,13 @@ class Lines:
 
     def ended(self, step: Step) -> None:
         if step.reported:
-            self.say(step.ending())
+            self.print_message(step.ending())
 
     def _now_and_then(self) -> None:
         while not self._over.wait(LINES_EVERY_S):
             for step in list(self._steps):
                 step.reported = True
-                self.say(step.line())
+                self.print_message(step.line())
 
 
 @dataclass(slots=True)

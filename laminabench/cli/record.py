@@ -31,7 +31,14 @@ def set_up_options(command: Callable[..., Any]) -> Callable[..., Any]:
         option("--max-num-seqs", COUNT, "The server's limit of requests at once."),
         option("--max-batched-tokens", COUNT, "The server's limit of tokens per iteration."),
         option("--kv-tokens", COUNT, "The server's KV capacity; default: what fits."),
-        option("--host", None, "The server's host, as of replays: vllm-0.19; default: the cost set's."),
+        option("--host", None, "The server's host, as of replays: vllm-0.19; default: that of its version."),
+        option("--server-version", None, "The vLLM release, where the server does not say it: 0.18.0."),
+        option("--graph-rows", COUNT, "Largest captured CUDA graph of the server; default: vLLM's."),
+        click.option(
+            "--host-async/--no-host-async",
+            default=None,
+            help="Whether the server scheduled a step ahead; default: as its release does.",
+        ),
         click.option(
             "--prefix-caching/--no-prefix-caching",
             default=None,
@@ -63,7 +70,7 @@ def record(target: Path, costs: str | None, out: Output, **flags: Any) -> None:
     require_writable(target)
     options = given_in({name: flags.pop(name) for name in OFFERED})
     settings = {name: value for name, value in {"costs": costs, **flags}.items() if value is not None}
-    require_set_up("record", {"model": "", "source": "", "max_batched_tokens": 0, **settings})
+    require_set_up("record", {"model": "", "source": "", "max_batched_tokens": 1, **settings})
     with tempfile.TemporaryDirectory() as temporary:
         request = ReplayRequest(system=SERVER, mode="open", directory=f"{temporary}/run", **options)
         result = run(request, listener=out)

@@ -33,8 +33,8 @@ _ALIASES = {"attention": "attention-workers", "num-prompts": "num-requests"}
 REFUSED = {
     **NOT_OF_MANY,
     "plot": "it draws one replay; --plot of the sweep draws all points",
-    "resume": "a sweep goes on by itself when it is called again",
-    "again": "a sweep goes on by itself when it is called again",
+    "resume": "a sweep resumes by itself when it is called again",
+    "again": "a sweep resumes by itself when it is called again",
     "config": "give its flags to the sweep",
     "print-config": "it prints one replay's flags",
     "ray": "--ray of the sweep has its points replayed in a cluster",

@@ -90,7 +90,7 @@ class Sweep:
         live = [index for index in missing if index not in set(modelled)]
         total = len(self.points)
         if len(missing) < total:
-            self.out.note(f"{total - len(missing):,} of {total:,} points kept from before")
+            self.out.note(f"{total - len(missing):,} of {total:,} points stored before")
         if modelled:
             where = f"the Ray cluster at {ray}" if ray else f"{min(jobs or cores(), len(modelled))} cores"
             self.out.detail(f"replaying {len(modelled):,} points on {where}")
@@ -111,11 +111,11 @@ class Sweep:
 
     @contextlib.contextmanager
     def _reporting(self, store: SweepStore) -> Iterator[None]:
-        """Tell how to resume, if the block is interrupted: finished points are saved."""
+        """Report how to resume, if the block is interrupted: finished points are saved."""
 
         def sentence() -> str:
-            done = f"{len(store.results):,} of {len(self.points):,} points are kept in {store.directory}"
-            return f"{done}: the same call goes on from there"
+            done = f"{len(store.results):,} of {len(self.points):,} points are saved in {store.directory}"
+            return f"{done}: the same call resumes there"
 
         try:
             yield
@@ -177,8 +177,8 @@ def _loaded(points: Sequence[Point], out: Output) -> Mapping[TraceKey, Trace]:
                 cut(traces[key], transforms, listener)
             except UserError as error:
                 raise error.within(f"point {point}") from error
-        if note := point.prepared.deployment.describe().get("price_note"):
-            listener.note(str(note))
+        if note := point.prepared.deployment.describe().price_note:
+            listener.note(note)
     return traces
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec.structs import asdict
 
-from laminabench.cli.ending import DONE, end_of, say
+from laminabench.cli.ending import DONE, end_of, print_error
 from laminabench.cli.flags import changed, trace_options
 from laminabench.cli.lazy import LazyGroup
 from laminabench.cli.options import FILE, PATH, POSITIVE, SEED, option, target_option
@@ -187,7 +187,7 @@ def _print_info(console: Console, facts: Mapping[str, Any]) -> None:
 def fetch(names: tuple[str, ...], everything: bool, base: str | None, out: Output) -> int:
     """Download traces: resume interrupted downloads, check sha256, and replace files atomically.
 
-    What fails does not keep the others from being fetched.
+    A failed download does not stop the others.
     """
     if everything == bool(names):
         raise click.UsageError("name the traces to fetch, or say --all")
@@ -201,7 +201,7 @@ def fetch(names: tuple[str, ...], everything: bool, base: str | None, out: Outpu
             if os.environ.get("LAMINABENCH_DEBUG"):
                 raise
             end = end_of(error)
-            say(end.sentence)
+            print_error(end.sentence)
             rows.append({"name": entry.name, "error": str(error), "code": end.error_code})
             worst = max(worst, end.exit_code)
 

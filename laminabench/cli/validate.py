@@ -7,7 +7,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from laminabench.requests.replay import ReplayRequest
+    from laminabench.workflows.validate.csv_rows import Refused
     from laminabench.workflows.validate.disaggregation import Predicted
+    from laminabench.workflows.validate.percentiles import Compared
     from laminabench.workflows.validate.recording import Recording
     from laminabench.workflows.validate.serving import Judged
     from laminabench.workflows.validate.twin import Twin
@@ -91,7 +93,7 @@ def validate(
     out: Output,
     **settings: Any,
 ) -> None:
-    """Hold the model against what was measured: recorded runs of vLLM, published numbers, servers' loads.
+    """Compare predictions with recorded runs of vLLM, published numbers and servers' loads.
 
     \b
     laminabench validate
@@ -139,7 +141,7 @@ def validate(
     elsewhere = None if live else costs
     judged = recorded.judged(recordings, elsewhere)
     printed = published.rows(elsewhere) if "published" in chosen else []
-    served = _served(elsewhere, None if STEPS in kinds else rows, out) if "serving" in chosen else []
+    served = _served(elsewhere, None if STEPS in kinds else rows, out) if "serving" in chosen else Served()
     if judged:
         result["recorded"] = [each.describe() for each in judged]
     if printed:
@@ -147,13 +149,15 @@ def validate(
             "published": [row.describe() for row in printed],
             "published_mean_error_percent": published.mean_error(printed),
         }
-    if served:
+    if served.loads:
         result["serving"] = _described(served, fit_on, elsewhere, out)
     predicted = disaggregation.predictions(rows, elsewhere) if STEPS in chosen else []
     steps = disaggregation.described(predicted, elsewhere) if predicted else {}
     # Alone they are the object; among others they have a key.
     result |= steps if chosen == {STEPS} else {STEPS: steps} if steps else {}
-    result |= described_board(samples_of(judged, published.with_other_sets(printed), served, predicted))
+    result |= described_board(
+        samples_of(judged, published.with_other_sets(printed), served.loads, predicted, served.tails)
+    )
     if live:
         result |= {
             "twin": [each.describe() for each in live],
@@ -163,7 +167,7 @@ def validate(
         result["emulated"] = [each.describe() for each in agreed]
     changes = [] if saved is None else gate.moved(saved, result)
     if folder is not None:
-        _keep(folder, result, judged, served, predicted, out)
+        _keep(folder, result, judged, served.loads, predicted, out)
 
     def render(console: Console) -> None:
         sheets = [*sheets_of(validation_of(result)), *disaggregation_sheets(steps)]
@@ -192,30 +196,45 @@ def _audit(path: Path, out: Output) -> None:
     out.result({"audit": rows}, lambda console: print_sheet(console, audit_sheet(steps)))
 
 
-def _described(served: Sequence[Judged], fit_on: str | None, costs: str | None, out: Output) -> JsonObject:
+class Served(NamedTuple):
+    """Predicted loads, rows of a file that are none, and the packaged loads with percentiles."""
+
+    loads: Sequence[Judged] = ()
+    refused: Sequence[Refused] = ()
+    tails: Sequence[Compared] = ()
+
+
+def _described(served: Served, fit_on: str | None, costs: str | None, out: Output) -> JsonObject:
     """Describe predicted loads, and how those of other devices come out with hosts fitted to one."""
     from laminabench.workflows.validate import judges, serving
     from laminabench.workflows.validate.refit import refit
+    from laminabench.workflows.validate.serving_rows import unpriced
 
     described: dict[str, Json] = {
-        "groups": [group.describe() for group in serving.grouped(served)],
-        "standings": [each.describe() for each in judges.standings(served)],
-        "points": [each.describe() for each in served],
+        "groups": [group.describe() for group in serving.grouped(served.loads)],
+        "standings": [each.describe() for each in judges.standings(served.loads)],
+        "points": [each.describe() for each in served.loads],
+        **unpriced(served.refused, served.loads),
+        **({"percentiles": [each.describe() for each in served.tails]} if served.tails else {}),
     }
     if fit_on is not None:
         with out.progress("fitting", unit="loads"):
-            described["refit"] = refit([each.point for each in served], fit_on, costs).describe()
+            described["refit"] = refit([each.point for each in served.loads], fit_on, costs).describe()
     return described
 
 
-def _served(costs: str | None, rows: Path | None, out: Output) -> list[Judged]:
+def _served(costs: str | None, rows: Path | None, out: Output) -> Served:
     """Predict every measured load, or those of a file, on all cores."""
+    from laminabench.workflows.validate.percentiles import compared, measured_loads
     from laminabench.workflows.validate.serving import judged, points
     from laminabench.workflows.validate.serving_rows import read_rows
 
-    loads = points() if rows is None else read_rows(rows)
+    refused: list[Refused] = []
+    loads = points() if rows is None else read_rows(rows, refused)
     with out.progress("predicting", unit="loads") as progress:
-        return judged(loads, costs, progress)
+        predicted = judged(loads, costs, progress)
+    tails = measured_loads() if rows is None else ()
+    return Served(predicted, refused, compared(tails, costs))
 
 
 def _twins(
@@ -314,7 +333,8 @@ def _keep(
     folder.mkdir(parents=True, exist_ok=True)
     with replacing(folder / VALIDATION.file) as temporary:
         # The results of each load are only in --json.
-        served_groups = {name: rows for name, rows in result.get("serving", {}).items() if name != "points"}
+        loads = ("points", "percentiles")
+        served_groups = {name: of for name, of in result.get("serving", {}).items() if name not in loads}
         saved = {**result, **({"serving": served_groups} if served else {})}
         if STEPS in result:
             saved[STEPS] = {name: of for name, of in result[STEPS].items() if "rows" not in (name, *of)}
@@ -331,4 +351,4 @@ def _keep(
         draw_steps(steps, folder / "disaggregation.svg")
     if validation.twin:
         drawn(lambda: errors_picture(list(twin_charts(validation.twin))), folder / "twins.svg")
-    out.note(f"kept in {folder}")
+    out.note(f"saved in {folder}")

@@ -26,7 +26,7 @@ from laminabench.interchange.benchmark import (
 from laminabench.interchange.calls import Calls, pieces_of
 from laminabench.runs.status import DONE, FAILED, UNFINISHED
 from laminabench.sim.spec import Mode
-from laminabench.systems.live.endpoint.sse import dealt
+from laminabench.systems.live.endpoint.sse import split_evenly
 from laminabench.util.errors import UserError
 
 NAME = "aiperf"
@@ -136,7 +136,7 @@ def _calls(rows: list[Table]) -> Calls:
         waits += [seconds(gap, "inter_chunk_latency", _MS) for gap in gaps or [] if waits]
         times = at_s + np.cumsum(waits)
         made = count(_value(metrics, "output_sequence_length") or len(times), "output_sequence_length")
-        lists.append((times, np.array(dealt(made, len(times)) if len(times) else [], np.int64)))
+        lists.append((times, np.array(split_evenly(made, len(times)) if len(times) else [], np.int64)))
         even.append(len(times) > 0 and made != len(times))
     pieces = pieces_of(lists)
     return Calls(

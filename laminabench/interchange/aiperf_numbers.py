@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from laminabench.interchange.calls import Calls
 from laminabench.sim.spec import Float64
 
-Metric = dict[str, Any]
+Metric = dict[str, str | float]
 POINTS = (1, 5, 10, 25, 50, 75, 90, 95, 99)
 
 
@@ -79,9 +79,10 @@ def summary(calls: Calls, observed_s: float) -> dict[str, Metric]:
     }
     if count < all_:
         totals["error_request_count"] = ("requests", all_ - count)
-    return {name: {"unit": unit, "avg": float(value)} for name, (unit, value) in totals.items()} | {
-        name: _distribution(unit, some) for name, (unit, some) in values.items() if len(some)
+    rates: dict[str, Metric] = {
+        name: {"unit": unit, "avg": float(value)} for name, (unit, value) in totals.items()
     }
+    return rates | {name: _distribution(unit, some) for name, (unit, some) in values.items() if len(some)}
 
 
 def _distribution(unit: str, values: NDArray[Any]) -> Metric:

@@ -67,7 +67,7 @@ class Benchmark:
     def differences(self) -> list[str]:
         """Return sentences about numbers of the tool's summary that its requests do not reproduce."""
         return [
-            f"{self.tool} states {name} {self.stated[name]:.6g}, and its requests come to {ours:.6g}"
+            f"{self.tool} states {name} {self.stated[name]:.6g}, and its requests give {ours:.6g}"
             for name, ours in self.recounted.items()
             if name in self.stated and abs(self.stated[name] - ours) > 1e-3 * max(abs(ours), 1e-3)
         ]

@@ -57,7 +57,7 @@ class Calls:
     completion_counted: Int64
     status_code: Int32
     status: NDArray[np.int8]
-    even: NDArray[np.bool_]  # its tokens were dealt evenly over its pieces
+    even: NDArray[np.bool_]  # its tokens were split evenly over its pieces
     error: NDArray[Any]
     pieces: Pieces
 
@@ -105,7 +105,7 @@ def calls_of(run: Run) -> Calls:
     order = came[np.argsort(sent_s[came], kind="stable")]
     if not len(order):
         raise UserError(
-            "export-nothing-sent", f"no request of {run.directory} was ever sent; there is nothing to say"
+            "export-nothing-sent", f"no request of {run.directory} was ever sent; there is nothing to export"
         )
     began_s = float(sent_s[order[0]])
     pieces = _renumbered(_pieces(outcome), order, len(sent_s), began_s)

@@ -101,6 +101,6 @@ def notes_of(run: Run, tool: str) -> list[str]:
         notes.append("guidellm's file has when the first and the last token came, not those between")
     if calls is not None and calls["even"].any():
         notes.append(
-            "some tokens of this Run were dealt evenly over pieces: gaps between single tokens are a guess"
+            "some tokens of this Run were split evenly over pieces: gaps between single tokens are a guess"
         )
     return notes

@@ -28,7 +28,7 @@ from laminabench.interchange.calls import Calls, pieces_of
 from laminabench.interchange.guidellm_numbers import STATUSES, summary
 from laminabench.runs.status import DONE, FAILED, UNFINISHED
 from laminabench.sim.spec import Mode
-from laminabench.systems.live.endpoint.sse import dealt
+from laminabench.systems.live.endpoint.sse import split_evenly
 from laminabench.util.errors import UserError
 
 NAME = "guidellm"
@@ -38,7 +38,7 @@ _ENDS = {"successful": DONE, "errored": FAILED, "incomplete": UNFINISHED}
 _CLOSED, _AT_ONCE = ("concurrent", "synchronous"), ("throughput",)
 EVEN = (
     "guidellm keeps when the first and the last token of an answer came, and not when those between did: "
-    "they are dealt evenly, so TBT and ITL are means of a request here, and stalls are not visible"
+    "they are split evenly, so TBT and ITL are means of a request here, and stalls are not visible"
 )
 
 
@@ -165,7 +165,8 @@ def _calls(lists: dict[str, list[Table]], *, scheduled: bool) -> tuple[Calls, fl
         tokens = chunks if tokens is None else count(tokens, "output_tokens")
         last = clock["last_token_iteration"] if chunks > 1 else first
         begin, end = (moment(each, "token_iteration") for each in (first, last))
-        made.append((np.linspace(begin, end, chunks) - began, np.array(dealt(tokens, chunks), np.int64)))
+        at_s = np.linspace(begin, end, chunks) - began
+        made.append((at_s, np.array(split_evenly(tokens, chunks), np.int64)))
         even.append(chunks > 2 or tokens != chunks)
     pieces = pieces_of(made)
     size = len(rows)

@@ -8,7 +8,7 @@ import numpy as np
 
 from laminabench.interchange.benchmark import Table
 from laminabench.interchange.calls import Calls
-from laminabench.interchange.guidellm_numbers import of_values, summary
+from laminabench.interchange.guidellm_numbers import of_values, request_totals, summary
 from laminabench.interchange.run_info import RunInfo
 from laminabench.runs.status import DONE, UNFINISHED
 
@@ -21,13 +21,13 @@ def export(calls: Calls, info: RunInfo) -> dict[str, list[Table]]:
     rows: dict[str, list[Table]] = {"successful": [], "errored": [], "incomplete": []}
     for row in range(len(calls)):
         rows[_end(calls, row)].append(_request(calls, row, info))
-    metrics = summary(calls, info.duration_s)
+    metrics, totals = summary(calls, info.duration_s), request_totals(calls)
     labels = {"name": info.label, **info.marks}
     benchmark = {
         "type_": "generative_benchmark",
         "config": _config(calls, info),
-        "scheduler_state": _state(calls, info, metrics["request_totals"]),
-        "scheduler_metrics": _clock(info, metrics["request_totals"]),
+        "scheduler_state": _state(calls, info, totals),
+        "scheduler_metrics": _clock(info, totals),
         "metrics": metrics,
         "requests": {**rows, "total": None},
         "warnings": [],
@@ -106,7 +106,7 @@ def _config(calls: Calls, info: RunInfo) -> Table:
     }
 
 
-def _state(calls: Calls, info: RunInfo, totals: Table) -> Table:
+def _state(calls: Calls, info: RunInfo, totals: dict[str, int]) -> Table:
     return {
         "node_id": 0,
         "num_processes": 1,
@@ -120,7 +120,7 @@ def _state(calls: Calls, info: RunInfo, totals: Table) -> Table:
     }
 
 
-def _clock(info: RunInfo, totals: Table) -> Table:
+def _clock(info: RunInfo, totals: dict[str, int]) -> Table:
     """Return when it began and ended; guidellm's internal delays are 0."""
     began, ended = info.began_at_s, info.began_at_s + info.duration_s
     delays = (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,8 +10,9 @@ from numpy.typing import NDArray
 from laminabench.interchange.calls import Calls
 from laminabench.runs.status import DONE, UNFINISHED
 from laminabench.sim.spec import Float64
+from laminabench.util.json import Json
 
-Distribution = dict[str, Any]
+Distribution = dict[str, Json]
 STATUSES = ("successful", "errored", "incomplete", "total")
 POINTS = {
     "p001": 0.001, "p01": 0.01, "p05": 0.05, "p10": 0.1, "p25": 0.25, "p50": 0.5,
@@ -63,15 +63,23 @@ def rate(total: float, end_s: float) -> Distribution:
     return of_values(np.array([total / end_s]), count=round(total)) if total else of_values(np.zeros(0))
 
 
-def summary(calls: Calls, end_s: float) -> dict[str, Any]:
-    """Return all metrics; times are from the first request to the end."""
-    chosen: dict[str, NDArray[np.bool_]] = {
+def _chosen(calls: Calls) -> dict[str, NDArray[np.bool_]]:
+    return {
         "successful": calls.status == DONE,
         "errored": (calls.status != DONE) & (calls.status != UNFINISHED),
         "incomplete": calls.status == UNFINISHED,
         "total": np.ones(len(calls), np.bool_),
     }
 
+
+def request_totals(calls: Calls) -> dict[str, int]:
+    """Count requests by their end."""
+    return {name: int(some.sum()) for name, some in _chosen(calls).items()}
+
+
+def summary(calls: Calls, end_s: float) -> dict[str, Json]:
+    """Return all metrics; times are from the first request to the end."""
+    chosen = _chosen(calls)
     alone = bool(chosen["successful"].all())
 
     def each(of: Callable[[NDArray[np.bool_]], Distribution]) -> dict[str, Distribution]:
@@ -93,7 +101,7 @@ def summary(calls: Calls, end_s: float) -> dict[str, Any]:
     later = np.concatenate([[False], of[1:] == of[:-1]]) if len(of) else np.zeros(0, np.bool_)
     nothing = simply(np.zeros(len(calls)))
     return {
-        "request_totals": {name: int(some.sum()) for name, some in chosen.items()},
+        "request_totals": request_totals(calls),
         "requests_per_second": per_second(np.ones(len(calls))),
         "request_concurrency": per_second(np.nan_to_num(calls.spent_s())),
         "request_latency": simply(calls.spent_s()),

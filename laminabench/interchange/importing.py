@@ -103,7 +103,7 @@ def imported(benchmark: Benchmark, path: Path, given: Given) -> Imported:
             "policy": None,
             "slo_tbt_ms": workload.slo_tbt_ms,
         },
-        deployment={**behind.describe(), "facts": facts},
+        deployment=behind.describe().with_facts(facts),
         transforms={},
         system=system if system in NAMES else SYSTEM,
         model={"name": name},

@@ -29,7 +29,7 @@ from laminabench.interchange.calls import Calls, pieces_of
 from laminabench.interchange.run_info import RunInfo
 from laminabench.runs.status import DONE, FAILED
 from laminabench.sim.spec import Float64, Mode
-from laminabench.systems.live.endpoint.sse import dealt
+from laminabench.systems.live.endpoint.sse import split_evenly
 from laminabench.util.errors import UserError
 
 NAME = "vllm-bench"
@@ -145,7 +145,7 @@ def _calls(document: Table) -> Calls:
         times = at_s + np.cumsum(waits)
         # Tokens of a failed request are not counted: at least one a piece.
         made = len(times) if error else count(tokens, "output_lens")
-        lists.append((times, np.array(dealt(made, len(times)) if len(times) else [], np.int64)))
+        lists.append((times, np.array(split_evenly(made, len(times)) if len(times) else [], np.int64)))
         even.append(made != len(times) or bool(error and made))
         output.append(made if len(times) else 0)
     pieces = pieces_of(lists)

@@ -308,7 +308,7 @@ class Panel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     yticks: tuple[float, ...] | str = ()
     xnames: tuple[str, ...] | str = ()
     ynames: tuple[str, ...] | str = ()
-    margins: dict[str, Any] = {}
+    margins: dict[str, float] = {}
     upright: bool = True  # whether the grid has upright lines, which bars hide by themselves
     small: bool = False  # title and names of places
     turned: bool = False  # names of places
@@ -330,7 +330,7 @@ class Panel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         axes.set_ylabel(fill(self.ylabel, values) if first else "")
         small: style.Looks = {"fontsize": 7} if self.small else {}
         axes.set_title(fill(self.title, values), **small)
-        axes.margins(**self.margins)
+        axes.margins(x=self.margins.get("x"), y=self.margins.get("y"))
         if not self.upright:
             axes.grid(visible=False, axis="x")
         self._scales(axes, values)

@@ -21,7 +21,7 @@ DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 PATTERNS = ("", "/", "x", ".", "-")
 
 # Parts of a name that distinguish Runs of equal system and deployment.
-_TELLING: tuple[Callable[[Manifest], object], ...] = (
+_DISTINGUISHING: tuple[Callable[[Manifest], object], ...] = (
     lambda manifest: manifest.model_name,
     lambda manifest: manifest.trace.name,
     lambda manifest: manifest.choices.get("costs", manifest.choices.get("costs_name")),
@@ -125,8 +125,8 @@ def labelled(recorded: Sequence[tuple[Run, Recorded]]) -> list[Shown]:
 def _names(manifests: Sequence[Manifest]) -> list[str]:
     """Name each Run by system, deployment and as much else as distinguishes it."""
     names = [f"{manifest.system} {manifest.deployment.name}" for manifest in manifests]
-    for telling in _TELLING:
-        facts = [telling(manifest) for manifest in manifests]
+    for describe in _DISTINGUISHING:
+        facts = [describe(manifest) for manifest in manifests]
         if len(set(names)) < len(names) and len(set(facts)) > 1:
             names = [f"{name}, {fact}" if fact else name for name, fact in zip(names, facts, strict=True)]
     return names
@@ -173,7 +173,7 @@ def _about(each: Shown) -> Iterator[str]:
         yield f"has {failed:,} requests that failed: tokens they lack are in no percentile"
     if each.number_at("tokens_per_chunk.even_share"):
         yield (
-            "does not know which tokens a chunk had: they were dealt evenly, so TBT of "
+            "does not know which tokens a chunk had: they were split evenly, so TBT of "
             "single tokens is a guess"
         )
     if faults := each.summary.fault_costs:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from laminabench.render.format import plain
@@ -85,7 +85,7 @@ def _tone(cell: str | Cell) -> Tone:
     return "" if isinstance(cell, str) else cell.tone
 
 
-def print_facts(console: Console, facts: dict[str, Any], indent: int = 0) -> None:
+def print_facts(console: Console, facts: Mapping[str, object], indent: int = 0) -> None:
     """Print a nested dictionary as indented lines: the --json object in readable form."""
     width = max((len(key) for key in facts), default=0) + 2
     for key, value in facts.items():

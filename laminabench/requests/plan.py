@@ -54,7 +54,7 @@ class PlanRequest(Request, frozen=True, kw_only=True, forbid_unknown_fields=True
     devices: Annotated[
         str | None,
         hardware_option(
-            "Comma-separated names; a100 is all of its kind. h100,h20,a100-80g by default.",
+            "Comma-separated names; a100 is all of its kind. h200,h100,h20,a100-80g by default.",
             common=True,
             metavar="A,B,...",
         ),
@@ -80,7 +80,7 @@ class PlanRequest(Request, frozen=True, kw_only=True, forbid_unknown_fields=True
     prefill: Annotated[
         PlanPrefill | None,
         hardware_option(
-            "Prompts are there already, computed with decoding, on separate devices, or whichever is "
+            "Prompt KV is there already, or computed with decoding, on separate devices, or whichever is "
             "cheaper; off, with --slo-ttft-ms any, by default.",
             common=True,
         ),

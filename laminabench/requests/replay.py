@@ -256,7 +256,7 @@ class ReplayRequest(Request, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     prefill: Annotated[
         UpTo64 | Annotated[str, Meta(pattern="^(off|colocated|model|pool:.+)$")] | None,
         hardware_option(
-            "Prompts are there already (off, default), computed with decoding (colocated) or on separate "
+            "Prompt KV is there already (off, default), computed with decoding (colocated) or on separate "
             "devices (pool:2xh100). Live: made up (off), computed by model workers (model) or by N others.",
             _PROMPTS,
             common=True,
@@ -379,7 +379,7 @@ class ReplayRequest(Request, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         bool | None, _live("Compile nothing: starts sooner, runs slower.", (LIVE_VLLM,))
     ] = None
     runner_timeout: Annotated[
-        Seconds | None, _live("How long vLLM may be silent; 300 by default.", (LIVE_VLLM,), unit="seconds")
+        Seconds | None, _live("How long vLLM may be silent.", (LIVE_VLLM,), unit="seconds")
     ] = None
     metrics_port: Annotated[
         Annotated[int, Meta(ge=0, le=65535)] | None,
@@ -629,7 +629,7 @@ def of_manifest(text: str | None, where: str, given: Collection[str]) -> ReplayR
     if text is None:
         raise UserError(
             "run-too-old",
-            f"{where} keeps no request, as it was imported or is of an older version: type its command again",
+            f"{where} stores no request (it was imported, or is of an older version): type its command again",
         )
     request = of_text(text, where)
     require_given(request, where, given)

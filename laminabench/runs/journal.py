@@ -43,7 +43,7 @@ def require_none(path: Path) -> None:
     if path.exists():
         raise UserError(
             "journal-exists",
-            f"{path} is of a replay that was interrupted or still runs: go on with it (laminabench replay "
+            f"{path} is of a replay that was interrupted or still runs: resume it (laminabench replay "
             f"--resume {shlex.quote(str(path))}), remove it, or choose another --out",
         )
 
@@ -192,7 +192,7 @@ class Journal:
         except OSError as error:
             raise UserError(
                 "file-not-writable",
-                f"cannot write {self.path}: {error.strerror}; make room, then go on with: {self.go_on}",
+                f"cannot write {self.path}: {error.strerror}; make room, then resume with: {self.go_on}",
             ) from error
 
     def remove(self) -> None:

@@ -11,8 +11,9 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from laminabench.catalog.deployment import DeploymentFacts
 from laminabench.runs.format import FIRST_VERSION, FORMAT
-from laminabench.runs.summary import Facts, Number, Summary
+from laminabench.runs.summary import Facts, Summary
 from laminabench.sim.spec import Mode
 from laminabench.traces.table import Trace
 from laminabench.util import safe_parse
@@ -57,32 +58,6 @@ class WorkloadFacts(Facts, frozen=True, kw_only=True):
     policy: str | None = None
     slo_tbt_ms: float
     options: JsonObject | UnsetType | None = UNSET
-
-
-class PriceFacts(Facts, frozen=True, kw_only=True):
-    usd: Number = None
-    basis: str | None = None
-    source: str | None = None
-    date: str | None = None
-
-
-class DeviceFacts(Facts, frozen=True, kw_only=True):
-    device: str
-    count: int
-    price: PriceFacts | None = None
-
-
-class DeploymentFacts(Facts, frozen=True, kw_only=True):
-    """The devices and their prices; `facts` is what the system derived from them."""
-
-    name: str
-    dop: list[int] | None = None
-    usd_per_hour: Number
-    power_w: Number = None
-    devices: list[DeviceFacts] | None = None
-    price_note: str | None = None
-    url: str | UnsetType = UNSET
-    facts: JsonObject | UnsetType | None = UNSET
 
 
 class Host(Facts, frozen=True, kw_only=True):
@@ -178,7 +153,11 @@ def _parsed(request: str) -> JsonObject:
 
 
 def manifest(
-    *, command: Sequence[str], trace: Trace, workload: JsonObject, deployment: JsonObject, **others: Any
+    *,
+    command: Sequence[str],
+    trace: Trace,
+    workload: JsonObject,
+    **others: Any,
 ) -> Manifest:
     """Return the manifest of a Run; `others` are its other fields."""
     return Manifest(
@@ -186,7 +165,6 @@ def manifest(
         command=command_line(command),
         trace=TraceFacts(**{**msgspec.structs.asdict(trace.meta), "requests": len(trace)}),
         workload=msgspec.convert(json_safe(workload), WorkloadFacts),
-        deployment=msgspec.convert(json_safe(deployment), DeploymentFacts),
         host=host(),
         **json_safe(others),
     )

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from laminabench.runs.format import FORMAT, FORMAT_VERSION, MANIFEST, sha256_of, unsealed
 from laminabench.runs.manifest import Manifest, Table, Totals
-from laminabench.runs.schema import FLAG, OPTIONAL, SECONDS, STATUS, TABLES, TEXT, Column, schema
+from laminabench.runs.schema import FLAG, SECONDS, STATUS, TABLES, TEXT, Column, schema
 from laminabench.runs.status import STATUSES
 from laminabench.runs.summary import ClientSummary, EngineSummary
 from laminabench.sim.outcome import Columns, Outcome, no_timeline
@@ -58,9 +58,6 @@ def read_run(directory: Path) -> Run:
     )
     requests = tables["requests"]
     prompt, output = requests.pop("prompt_tokens"), requests.pop("output_tokens")
-    optional: dict[str, Any] = {name: tables[name] for name in OPTIONAL if name in tables}
-    if "tally" in tables:
-        optional["tally"] = tables["tally"] | (totals.tally or {})
     outcome = Outcome(
         requests,
         tables["iterations"],
@@ -75,7 +72,11 @@ def read_run(directory: Path) -> Run:
         kv_capacity_tokens=totals.kv_capacity_tokens,
         chunks=tables.get("chunks"),
         calls=tables.get("calls"),
-        **optional,
+        memory=tables.get("memory"),
+        prompts=tables.get("prompts"),
+        pool=tables.get("pool"),
+        gaps=tables.get("gaps"),
+        tally={**tables["tally"], **(totals.tally or {})} if "tally" in tables else None,
     )
     return Run(directory, manifest, outcome, prompt, output)
 
@@ -169,7 +170,7 @@ def _read_table(path: Path, columns: tuple[Column, ...], table: Table) -> Column
             if safe_parse.is_bomb(path.stat().st_size, 8 * rows * len(columns)):
                 raise UserError(
                     "run-packed-too-well",
-                    f"{path} has {path.stat().st_size:,} bytes and would come to {rows:,} rows, which no "
+                    f"{path} has {path.stat().st_size:,} bytes and would unpack to {rows:,} rows, which no "
                     "replay does: it is not read",
                 )
             types = {field.name: field.type for field in file.schema_arrow}

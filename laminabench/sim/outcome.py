@@ -52,7 +52,7 @@ class Outcome:
     # compute prompts for others; how many end, and how many of these get their first token there.
     pool: Columns | None = None
     pool_engines: int | None = None  # of all instances, those that never had anything to do included
-    # request at_s gap_s: before tokens whose gap `iterations` and `stints` do not tell.
+    # request at_s gap_s: before tokens whose gap `iterations` and `stints` do not show.
     gaps: Columns | None = None
     # Sums of iterations if their rows are not stored, over the whole run: gap_s and gap_tokens, how
     # many tokens came so long after the one before, to a thousandth; and iterations, tokens, prompt_tokens,

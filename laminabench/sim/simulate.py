@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -52,7 +51,7 @@ def simulate(
     shares = fleet.router == "prefix" or any(spec.prefix_sharing for spec in fleet.specs)
     blocks = trace.prefix_blocks if shares else None
     try:
-        tables: dict[str, Any] = _sim.run(
+        tables = _sim.run(
             arrival=ticks(trace.arrival_s),
             prompt=trace.prompt_tokens,
             output=trace.output_tokens,

@@ -12,6 +12,7 @@ import msgspec
 
 from laminabench.analysis.metrics import summarise
 from laminabench.catalog.costs import CostSet
+from laminabench.catalog.deployment import DeploymentFacts
 from laminabench.requests.replay import ReplayRequest
 from laminabench.runs.manifest import Backend, Partial
 from laminabench.runs.summary import Summary
@@ -91,7 +92,7 @@ class Hardware(Protocol):
     @property
     def power_w(self) -> float | None: ...
 
-    def describe(self) -> JsonObject: ...
+    def describe(self) -> DeploymentFacts: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,9 +176,9 @@ class Live:
     # All cores that it has are one device of a cost set; else each is.
     ONE_DEVICE: bool = False
 
-    def twin(self, request: ReplayRequest) -> dict[str, Any]:
+    def twin(self, request: ReplayRequest) -> Mapping[str, str | int]:
         """Return the choices of the modelled replay that a live one of this request is compared with."""
-        choices: dict[str, Any] = importlib.import_module(f"{self.package}.prepared").twin(request)
+        choices: Mapping[str, str | int] = importlib.import_module(f"{self.package}.prepared").twin(request)
         return choices
 
     @property
@@ -198,12 +199,9 @@ def defaulted(request: ReplayRequest, **defaults: Any) -> ReplayRequest:
     return msgspec.structs.replace(request, **missing)
 
 
-def settled(kind: type[Made], request: ReplayRequest, called: Mapping[str, str], **chosen: Any) -> Made:
-    """Return a setup with a request's choices; `called` maps fields to the names they have there.
-
-    Fields that the request leaves open keep the setup's defaults; `chosen` overrides both.
-    """
-    choices = {each.name: getattr(request, called.get(each.name, each.name), None) for each in fields(kind)}
+def settled(kind: type[Made], request: ReplayRequest, **chosen: Any) -> Made:
+    """Return a setup with a request's choices and its own defaults for open ones; `chosen` overrides both."""
+    choices = {each.name: getattr(request, each.name, None) for each in fields(kind)}
     return kind(**{name: value for name, value in choices.items() if value is not None} | chosen)
 
 

@@ -49,7 +49,7 @@ def own_router(name: str, instances: int) -> Choice:
 def require_several(request: ReplayRequest, instances: int) -> None:
     """Raise a UserError for a choice of instance, or of where to wait, where there is only one.
 
-    Who says --instances 1 has a row of a sweep.
+    With --instances 1 it is a row of a sweep.
     """
     for name in ("router", "queue"):
         if request.is_set(name) and instances == 1 and request.instances is None:

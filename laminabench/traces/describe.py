@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -98,39 +98,31 @@ class Comparison(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def compare(real: Trace, synthetic: Trace) -> Comparison:
     """Compare all numbers that both traces have the columns for."""
-    lengths: dict[str, Any] = {
-        "ks_prompt": ks_distance(real.prompt_tokens, synthetic.prompt_tokens),
-        "ks_output": ks_distance(real.output_tokens, synthetic.output_tokens),
-        "mean_error_prompt": mean_error(real.prompt_tokens, synthetic.prompt_tokens),
-        "mean_error_output": mean_error(real.output_tokens, synthetic.output_tokens),
-        "spearman_real": spearman(real.prompt_tokens, real.output_tokens),
-        "spearman_synthetic": spearman(synthetic.prompt_tokens, synthetic.output_tokens),
-    }
-    arrivals: dict[str, Any] = {}
-    if real.meta.has_arrivals and synthetic.meta.has_arrivals:
-        arrivals = {
-            "minute_dispersion": minute_dispersion(real.arrival_s, synthetic.arrival_s),
-            "gap_cv_real": interarrival_cv(real),
-            "gap_cv_synthetic": interarrival_cv(synthetic),
-        }
-    return Comparison(**lengths, **arrivals, **_compare_prefixes(real, synthetic))
-
-
-def _compare_prefixes(real: Trace, synthetic: Trace) -> dict[str, Any]:
+    timed = real.meta.has_arrivals and synthetic.meta.has_arrivals
+    comparison = Comparison(
+        ks_prompt=ks_distance(real.prompt_tokens, synthetic.prompt_tokens),
+        ks_output=ks_distance(real.output_tokens, synthetic.output_tokens),
+        mean_error_prompt=mean_error(real.prompt_tokens, synthetic.prompt_tokens),
+        mean_error_output=mean_error(real.output_tokens, synthetic.output_tokens),
+        spearman_real=spearman(real.prompt_tokens, real.output_tokens),
+        spearman_synthetic=spearman(synthetic.prompt_tokens, synthetic.output_tokens),
+        minute_dispersion=minute_dispersion(real.arrival_s, synthetic.arrival_s) if timed else None,
+        gap_cv_real=interarrival_cv(real) if timed else None,
+        gap_cv_synthetic=interarrival_cv(synthetic) if timed else None,
+    )
     reused_real, reused_synthetic = reused_tokens(real), reused_tokens(synthetic)
     if reused_real is None or reused_synthetic is None:
-        return {}
+        return comparison
     assert real.prefix_blocks is not None
     assert synthetic.prefix_blocks is not None
-    return {
-        "prefix_share_real": prefix_share(real),
-        "prefix_share_synthetic": prefix_share(synthetic),
-        "ks_prefix": ks_distance(
-            reused_real / real.prompt_tokens, reused_synthetic / synthetic.prompt_tokens
-        ),
-        "distinct_blocks_real": len(np.unique(real.prefix_blocks.ids)),
-        "distinct_blocks_synthetic": len(np.unique(synthetic.prefix_blocks.ids)),
-    }
+    return msgspec.structs.replace(
+        comparison,
+        prefix_share_real=prefix_share(real),
+        prefix_share_synthetic=prefix_share(synthetic),
+        ks_prefix=ks_distance(reused_real / real.prompt_tokens, reused_synthetic / synthetic.prompt_tokens),
+        distinct_blocks_real=len(np.unique(real.prefix_blocks.ids)),
+        distinct_blocks_synthetic=len(np.unique(synthetic.prefix_blocks.ids)),
+    )
 
 
 def ks_distance(first: np.ndarray, second: np.ndarray) -> float:

@@ -46,7 +46,7 @@ class Draws:
         return numbers
 
     def stratified(self, rows: int, block: int) -> Float64:
-        """`rows` shuffled blocks of uniform numbers: in each, one in every 1/block-th of [0, 1)."""
+        """Return `rows` shuffled blocks of uniform numbers: in each, one in every 1/block-th of [0, 1)."""
         keys = self.integers(rows * block).reshape(rows, block) & ~_POSITION
         keys |= np.arange(block, dtype=np.uint64)
         keys.sort(axis=1)
@@ -54,7 +54,9 @@ class Draws:
         return (places + self._inside(rows * block)) / block
 
     def along(self, places: Int64) -> Float64:
-        """A uniform number for the request at each of these places (a permutation), even among neighbours."""
+        """Return a uniform number for the request at each of these places (a permutation), even among
+        neighbours.
+        """
         return self.stratified(-(-len(places) // NEIGHBOURS), NEIGHBOURS)[places]
 
     def restratified(self, values: Float64, rows: int, block: int) -> Float64:

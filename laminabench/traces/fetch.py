@@ -43,7 +43,7 @@ class _Terms:
     attempts: int
     timeout_s: float
     most_bytes: int | None
-    # Without a checksum the length is all that tells whether a download is whole.
+    # Without a checksum only the length shows whether a download is whole.
     length_needed: bool
     # What the publisher's file has, where that is known: more is another file.
     known_bytes: int | None = None
@@ -177,7 +177,7 @@ def _check_address(url: str, what: str | None = None) -> None:
     if not url.startswith(("http://", "https://")):
         raise DownloadError(
             "download-bad-address",
-            f"{what}: only http and https are spoken; give a folder as a plain path",
+            f"{what}: only http and https are supported; give a folder as a plain path",
         )
     try:
         parts = urllib.parse.urlsplit(url)
@@ -223,7 +223,7 @@ def _continue(url: str, part: IO[bytes], progress: Progress, terms: _Terms) -> b
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Within http and https: a redirect to a file or another protocol is refused."""
+    """A handler of redirects within http and https: one to a file or another protocol is refused."""
 
     def redirect_request(
         self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str

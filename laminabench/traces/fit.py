@@ -53,7 +53,9 @@ def fit(trace: Trace, name: str, note: str = "") -> Profile:
 def moment_match(
     profile: Profile, *, name: str, requests: int, mean_prompt: float, mean_output: float, note: str
 ) -> Profile:
-    """Another profile's shape with these means: for a trace of which no more than the means is known."""
+    """Return another profile's shape with these means: for a trace of which no more than the means is
+    known.
+    """
     if not (1 <= mean_prompt <= MAX_TOKENS and 1 <= mean_output <= MAX_TOKENS):
         raise UserError(
             "profile-impossible-mean",

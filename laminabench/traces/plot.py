@@ -30,7 +30,7 @@ def check_suffix(target: Path) -> None:
 
 
 def plot_trace(trace: Trace, target: Path) -> None:
-    """Lengths as distributions, prompt against output, and arrivals over time, in one picture."""
+    """Plot lengths as distributions, prompt against output, and arrivals over time, in one picture."""
     check_suffix(target)
     import matplotlib as mpl
 

@@ -213,7 +213,7 @@ _FIELD = re.compile(r"Object (missing required|contains unknown) field `(.*?)`")
 
 
 def _named(message: str) -> str:
-    """msgspec's message with the key before the problem."""
+    """Return msgspec's message with the key before the problem."""
     place = _PLACE.search(message)
     path = re.sub(r"\[.*?\]", "", place[1]) if place else ""
     problem = f"has no such value: {_PLACE.sub('', message)}"

@@ -69,7 +69,7 @@ def fit_reuse(trace: Trace, prompt: Quantiles) -> Reuse:
 
 
 def root_blocks(blocks: PrefixBlocks) -> int:
-    """Leading blocks (a system prompt) that nearly every request has."""
+    """Return the leading blocks (a system prompt) that nearly every request has."""
     depth = 0
     while True:
         long_enough = np.flatnonzero(blocks.lengths() > depth)
@@ -182,7 +182,9 @@ class _Family:
             self._longest = row
 
     def turn(self, row: int, depth: int, target_s: float, prompt_end: int) -> tuple[int, int] | None:
-        """An earlier request with about `depth` full blocks that nothing continues yet: (request, depth)."""
+        """Return an earlier request with about `depth` full blocks that nothing continues yet: (request,
+        depth).
+        """
         for off in range(2 + depth // 16):
             for each in (depth - off, depth + off):
                 log = self._open[each]
@@ -197,7 +199,9 @@ class _Family:
         return None
 
     def fork(self, row: int, depth: int, target_s: float, rejoin: bool) -> tuple[int, int] | None:
-        """An earlier request to leave after `depth` blocks, or fewer if none is as long: (request, depth)."""
+        """Return an earlier request to leave after `depth` blocks, or fewer if none is as long: (request,
+        depth).
+        """
         if not self._all.rows:
             return None
         log = self._forks[depth]
@@ -218,7 +222,7 @@ class _Family:
 
 
 def _blocks(lengths: Int64, shared: Int64, sources: Int64, root: int) -> PrefixBlocks:
-    """Ids: the root's, then the source's as far as shared, then numbers not used before."""
+    """Return the ids: the root's, then the source's as far as shared, then numbers not used before."""
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     place = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)

@@ -28,7 +28,7 @@ _LENGTHS, _ARRIVALS, _REUSE = range(3)
 
 
 def synthesise(profile: Profile, requests: int | None = None, seed: int = 0) -> Trace:
-    """`requests` requests (as many as the real trace has, if not given) with the profile's statistics.
+    """Generate requests with the profile's statistics, by default as many as the real trace has.
 
     Fewer requests are the first part of the profile's time at its own rate; more repeat it from the start.
     """
@@ -165,7 +165,7 @@ def _share_of_last_bin(arrivals: Arrivals, count: int, last: int) -> float:
 
 
 def _batches(busy: Int64, counts: Int64) -> Iterator[Int64]:
-    """Runs of bins with about `_BATCH` requests together."""
+    """Return runs of bins with about `_BATCH` requests together."""
     runs = np.cumsum(counts) // _BATCH
     yield from np.split(busy, np.flatnonzero(np.diff(runs)) + 1)
 

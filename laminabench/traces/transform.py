@@ -1,4 +1,4 @@
-"""Cutting, thinning and rescaling a trace before a replay, always in the same order."""
+"""Transforms of a trace (cut, thin, rescale) before a replay, always in the same order."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def replacing(target: Path, *, durable: bool = True) -> Iterator[Path]:
     need not be `durable`: after a power cut it is what it was, what it became, or empty.
     """
     if target.exists() and not target.is_file():
-        raise UserError("file-not-regular", f"cannot write {target}: it is there and not a file")
+        raise UserError("file-not-regular", f"cannot write {target}: it exists and is not a file")
     if target.is_symlink():
         target = Path(os.path.realpath(target))
     temporary = None

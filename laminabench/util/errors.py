@@ -6,7 +6,7 @@ from typing import Self
 
 
 class CodedError(Exception):
-    """Raised as `UserError("trace-unknown", "no trace is called ...")`.
+    """The base of laminabench's errors, raised as `UserError("trace-unknown", "no trace is called ...")`.
 
     Tests and scripts rely on the code, which stays; the sentence may be improved. docs/errors.md lists all.
     """

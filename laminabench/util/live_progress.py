@@ -59,7 +59,7 @@ class FaultEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
 
     @property
     def recovered_s(self) -> float:
-        """When work went on after workers were replaced."""
+        """The time when work continued after workers were replaced."""
         assert self.resumed_s is not None
         return self.resumed_s
 

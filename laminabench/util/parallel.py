@@ -130,7 +130,7 @@ def _processes(jobs: int, common: Any) -> Iterator[Submit]:
     except BrokenProcessPool as error:
         raise UserError(
             "process-worker-died",
-            "a worker process died before its work was done, most likely killed for want of memory: have "
+            "a worker process died before its work was done, most likely for lack of memory: have "
             "fewer of them at once with --jobs",
         ) from error
     except BaseException:

@@ -32,7 +32,7 @@ def table_of(path: Path) -> pa.Table:
         if safe_parse.is_bomb(size, 8 * cells):
             raise UserError(
                 "file-packed-too-well",
-                f"{path} has {size:,} bytes and would come to {cells:,} numbers: it is not read",
+                f"{path} has {size:,} bytes and would unpack to {cells:,} numbers: it is not read",
             )
         return file.read()
 

@@ -26,7 +26,7 @@ class Even(NamedTuple):
 
     def __str__(self) -> str:
         return (
-            f"Of the prices that of {self.device} decides most: at ${self.usd_each_per_hour:.2f} an hour "
+            f"Among the prices {self.device}'s decides most: at ${self.usd_each_per_hour:.2f} an hour "
             f"({self.change:+.0%}) both cost the same."
         )
 

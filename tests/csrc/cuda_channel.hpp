@@ -25,7 +25,7 @@ using Random = std::mt19937_64;
 
 inline constexpr std::uint64_t kLongWait = std::uint64_t{1} << 50;
 inline constexpr std::uint64_t kShortWait = 1'000'000;
-inline const std::function<bool()> kNobodyInterrupts = [] { return false; };
+inline const std::function<bool()> kNoInterrupts = [] { return false; };
 
 inline void expect_status(lamina_cuda_status wanted, lamina_cuda_status match, const std::string& words) {
   const std::string message = lamina_cuda_message();
@@ -38,7 +38,7 @@ inline void expect_ok(lamina_cuda_status match) { expect_status(LAMINA_CUDA_OK, 
 
 inline std::shared_ptr<const Peer> test_peer() { return std::make_shared<Peer>("worker 3"); }
 inline Patience patience(std::chrono::milliseconds timeout = std::chrono::seconds(20)) {
-  return {timeout, kNobodyInterrupts};
+  return {timeout, kNoInterrupts};
 }
 
 // Device memory of exactly so many bytes, so that AddressSanitizer sees one too many, at any alignment.

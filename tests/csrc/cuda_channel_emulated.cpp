@@ -167,7 +167,7 @@ void check_awaited_message() {
 }
 
 // Several messages held where they lie, read there, and given back in order.
-void check_held_messages() {
+void check_outstanding_messages() {
   const auto segment = ring_of(4);
   DeviceEnd device(segment);
   Sender host(segment, test_peer(), Duration::zero());
@@ -281,7 +281,7 @@ int main() {
   check_larger_buffers();
   check_full_ring();
   check_awaited_message();
-  check_held_messages();
+  check_outstanding_messages();
   check_threads();
   check_blocks_at_once();
   std::puts("cuda_channel_emulated: the kernels and the host understand each other");

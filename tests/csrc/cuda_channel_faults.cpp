@@ -204,20 +204,20 @@ void check_misuses() {
                [](DeviceEnd& device) { device.recv(buffers_of(memory_of({100}))); });
   check_misuse("too many buffers", Fault::kOtherParts, kFirst,
                [](DeviceEnd& device) { device.recv(buffers_of(memory_of({100, 20, 0}))); });
-  check_misuse("fetching nothing", Fault::kNothingHeld, kFirst,
+  check_misuse("fetching nothing", Fault::kNoneOutstanding, kFirst,
                [](DeviceEnd& device) { device.fetch(buffers_of(memory_of({100, 20}))); });
-  check_misuse("giving back nothing", Fault::kNothingHeld, kFirst,
+  check_misuse("giving back nothing", Fault::kNoneOutstanding, kFirst,
                [](DeviceEnd& device) { device.give_back(); });
-  check_misuse("giving back twice", Fault::kNothingHeld, kFirst + 1, [](DeviceEnd& device) {
+  check_misuse("giving back twice", Fault::kNoneOutstanding, kFirst + 1, [](DeviceEnd& device) {
     device.poll();
     device.give_back();
     device.give_back();
   });
-  check_misuse("recv() with a message held", Fault::kOthersHeld, kFirst + 1, [](DeviceEnd& device) {
+  check_misuse("recv() with a message held", Fault::kOthersOutstanding, kFirst + 1, [](DeviceEnd& device) {
     device.poll();
     device.recv(buffers_of(memory_of({100, 20})));
   });
-  check_misuse("polling with all slots held", Fault::kAllHeld, kFirst + 2, [](DeviceEnd& device) {
+  check_misuse("polling with all slots held", Fault::kAllOutstanding, kFirst + 2, [](DeviceEnd& device) {
     for (int i = 0; i < 3; ++i) device.poll();
   });
 }

@@ -17,9 +17,9 @@
 #include "attention/cuda/latent_simt.cuh"
 #include "attention/cuda/plan.cuh"
 #include "attention/cuda/rows.cuh"
+#include "attention/cuda/separate_warps.cuh"
 #include "attention/cuda/warp_mma.cuh"
 #include "attention/cuda/warp_simt.cuh"
-#include "attention/cuda/warps_apart.cuh"
 
 namespace {
 
@@ -255,7 +255,7 @@ void check_reader(const Case& c, Random& random) {
 
 template <typename Element, typename Warp>
 void check(const Case& c, Random& random) {
-  check_reader<Element, WarpsApart<Warp>>(c, random);
+  check_reader<Element, SeparateWarps<Warp>>(c, random);
 }
 
 template <typename Math, typename Element>

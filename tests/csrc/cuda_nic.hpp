@@ -42,7 +42,7 @@ inline std::shared_ptr<RingMemory> ring_of(std::uint32_t slots, bool on_device) 
 struct NicSide {
   NicSide(std::uint32_t slots, const rdma::SoftHabits& habits, bool is_devices = true)
       : memory(ring_of(slots, is_devices && rings_on_device)),
-        segment(rdma::seen_by_softnic(memory)),
+        segment(rdma::mapped_for_softnic(memory)),
         nic(habits),
         local(nic.register_memory(static_cast<std::byte*>(segment->memory()), segment->bytes(), segment,
                                   memory->memory())) {}

@@ -65,7 +65,7 @@ void check_sender(const rdma::SoftHabits& habits, int messages) {
   expect(state.done == state.next, "the host leaves requests of its own undone");
   for (const auto& parts : last)
     expect(receive_on_host(receiver) == parts, "a message before the end is lost");
-  expect_says<ChannelClosed>([&] { receiver.receive(patience()); }, "has closed the channel and all its");
+  expect_message<ChannelClosed>([&] { receiver.receive(patience()); }, "has closed the channel and all its");
 }
 
 void check_receiver(const rdma::SoftHabits& habits, int messages) {
@@ -83,7 +83,7 @@ void check_receiver(const rdma::SoftHabits& habits, int messages) {
   const lamina_cuda_nic_left left = ends.device.close();
   ends.device.lent.close(left);
   expect(sender.consumed() == kNearWrap + static_cast<std::uint64_t>(messages), "credits are lost");
-  expect_says<ChannelClosed>(
+  expect_message<ChannelClosed>(
       [&] {
         for (int i = 0; i <= 4; ++i) sender.send({}, patience());
       },
@@ -102,7 +102,7 @@ void check_waiting() {
   expect(left.works == 1 && left.notified == kNearWrap + 2, "what was not sent is told of");
   ends.device.lent.close(left);
   for (int i = 0; i < 2; ++i) expect(receive_on_host(receiver).empty(), "a message is lost");
-  expect_says<ChannelClosed>([&] { receiver.receive(patience()); }, "has closed the channel and all its");
+  expect_message<ChannelClosed>([&] { receiver.receive(patience()); }, "has closed the channel and all its");
 }
 
 // A wait for the NIC that the host has ended in the middle of a message: the queue is whole, the message is

@@ -199,7 +199,7 @@ void check_rings() {
   expect_ok(lamina_cuda_ring_create(&good, 0, &ring));
   const auto shared = std::make_shared<rdma::DeviceRing>(Geometry{kMessageBytes, 2, 7, kNearWrap}, ring);
   expect(shared->descriptor() == -1 && shared->is_on_device(), "a ring has a file that nobody asked for");
-  expect_says<ChannelError>([&] { rdma::seen_by_softnic(shared); }, "by its dmabuf only");
+  expect_message<ChannelError>([&] { rdma::mapped_for_softnic(shared); }, "by its dmabuf only");
   expect(cudaHostRegister(ring.memory, ring.bytes, 0) != cudaSuccess, "a device's memory is pinned");
   lamina_cuda_channel channel{ring.memory, ring.bytes, LAMINA_CUDA_CHANNEL_SENDS, 0, 1, "worker 3"};
   lamina_cuda_channel_end* end = nullptr;

@@ -29,7 +29,7 @@ struct Ends {
     out.close();
     in.close();
   }
-  // What a worker hears that asks its ends one after the other.
+  // The first failure of the two ends.
   lamina_cuda_status check() const {
     const lamina_cuda_status status = out.check();
     return status != LAMINA_CUDA_OK ? status : in.check();

@@ -146,7 +146,8 @@ void check_corrupted(bool over_nics) {
   });
 }
 
-// The peer's NIC answers no more: the one hears it of its own NIC, the other one of who watches.
+// The peer's NIC answers no more: one side learns it from its own NIC, the other from the process that
+// watches.
 void check_unplugged() {
   const auto unplug = [](const Way& way) { way.mirror->nic.queue(way.there->send.qpn)->unplug(); };
   const auto sends = [](const auto& side, const Buffer& part) {
@@ -154,17 +155,17 @@ void check_unplugged() {
     side.ends.out.drain(side.stream);
     side.expect(LAMINA_CUDA_NIC_FAILED, "a NIC fails");
   };
-  const auto hears = [](const auto& side) {
+  const auto fails = [](const auto& side) {
     side.expect_failure(LAMINA_CUDA_CHANNEL_LOST, "the peer's NIC fails");
   };
   {
     Path path(true);
     unplug(path.there);
-    run(path, [&](auto& side) { sends(side, side.worker.x[0].buffer()); }, hears, Departed::kModel);
+    run(path, [&](auto& side) { sends(side, side.worker.x[0].buffer()); }, fails, Departed::kModel);
   }
   Path path(true);
   unplug(path.back);
-  run(path, hears, [&](auto& side) { sends(side, side.worker.out.buffer()); }, Departed::kAttends);
+  run(path, fails, [&](auto& side) { sends(side, side.worker.out.buffer()); }, Departed::kAttends);
 }
 
 }  // namespace

@@ -25,7 +25,7 @@ inline void expect(bool holds, const std::string& what) {
 
 // The error that a call ends with; `words` are in what it says.
 template <typename Error>
-Error expect_says(const std::function<void()>& call, const std::string& words) {
+Error expect_message(const std::function<void()>& call, const std::string& words) {
   try {
     call();
   } catch (const Error& error) {

@@ -172,7 +172,7 @@ void shapes_at_random(Random random) {
 }  // namespace
 
 int main() {
-  const Kept before = Kept::now();
+  const Resources before = Resources::now();
   Segment::attach(Memory(bytes_of(kSound), kSound).descriptor);
   what_is_no_memory();
   memory_that_can_change();

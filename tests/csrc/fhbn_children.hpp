@@ -89,14 +89,14 @@ private:
 };
 
 // What a channel could leave behind.
-struct Kept {
+struct Resources {
   std::ptrdiff_t descriptors = 0;
   std::ptrdiff_t rings = 0;  // mapped
   bool named = false;        // one of those in a file system, as shm_open() does
 
-  static Kept now() {
+  static Resources now() {
     using Entries = std::filesystem::directory_iterator;
-    Kept retained;
+    Resources retained;
     retained.descriptors = std::distance(Entries("/proc/self/fd"), Entries());
     std::ifstream maps("/proc/self/maps");
     for (std::string line; std::getline(maps, line);) {
@@ -108,7 +108,7 @@ struct Kept {
   }
 
   void expect_no_more_now() const {
-    const Kept later = now();
+    const Resources later = now();
     expect(later.descriptors == descriptors, "file descriptors were left open");
     expect(later.rings == rings, "rings were left mapped");
   }

@@ -104,13 +104,13 @@ bool killed_after(Child& child, std::uint64_t steps) {
   return !done;
 }
 
-// Kills a transfer after each of its instructions. `killed_at` does it once and says whether it had ended.
+// Kills a transfer after each of its instructions. `killed_at` does it once and returns whether it had ended.
 template <typename KilledAt>
-void after_every_instruction(const char* whose, const KilledAt& killed_at) {
+void after_every_instruction(const char* transfer, const KilledAt& killed_at) {
   std::uint64_t steps = 0;
   while (killed_at(steps)) ++steps;
   expect(steps > 50, "a transfer of hardly any instructions was stepped through");
-  std::printf("fhbn_kill_stress: %s was killed after each of %llu instructions\n", whose,
+  std::printf("fhbn_kill_stress: %s was killed after each of %llu instructions\n", transfer,
               static_cast<unsigned long long>(steps));
 }
 
@@ -262,7 +262,7 @@ void receiver_killed_at_random(Streamed& streamed, std::uint32_t epoch, Random& 
 }  // namespace
 
 int main() {
-  const Kept before = Kept::now();
+  const Resources before = Resources::now();
   if (can_trace()) {
     for (const bool asleep : {false, true}) {
       senders_killed_at_every_instruction(asleep);
@@ -284,7 +284,7 @@ int main() {
                 static_cast<unsigned long long>(streamed.wanted),
                 static_cast<unsigned long long>(streamed.journal->next));
     const auto segment = Segment::create({kBytes, 2, 1, 0});
-    const Kept with = Kept::now();
+    const Resources with = Resources::now();
     expect(with.rings == before.rings + 1 && with.descriptors == before.descriptors + 1 && !with.named,
            "a ring is not found where this test looks for what was left behind");
   }

@@ -117,9 +117,9 @@ private:
 
 // Messages that were received and not yet given back, which happens in random order.
 template <typename T>
-class Held {
+class Unreleased {
 public:
-  Held(T& receiver, const Messages& messages, std::uint64_t seed)
+  Unreleased(T& receiver, const Messages& messages, std::uint64_t seed)
       : receiver_(receiver), messages_(messages), random_(seed) {}
 
   void add(const Arrived& arrived) { stored_.push_back(arrived); }
@@ -148,7 +148,7 @@ private:
 template <typename T>
 class Releaser {
 public:
-  explicit Releaser(Held<T>& stored) : stored_(stored), thread_([this] { run(); }) {}
+  explicit Releaser(Unreleased<T>& stored) : stored_(stored), thread_([this] { run(); }) {}
   ~Releaser() {
     {
       const std::lock_guard lock(mutex_);
@@ -178,7 +178,7 @@ private:
     }
   }
 
-  Held<T>& stored_;
+  Unreleased<T>& stored_;
   std::mutex mutex_;
   std::condition_variable changed_;
   bool done_ = false;

@@ -12,7 +12,7 @@ namespace {
 
 using namespace fhbn_test;
 
-enum class Slow { kNobody, kSender, kReceiver };
+enum class Slow { kNone, kSender, kReceiver };
 
 struct Course {
   std::uint32_t slots = 2;
@@ -21,7 +21,7 @@ struct Course {
   std::uint64_t messages = 25'000;
   std::uint64_t message_bytes = 1000;
   std::uint64_t first = 0;
-  Slow slow = Slow::kNobody;
+  Slow slow = Slow::kNone;
 };
 
 // A load on one side, not a way to order them.
@@ -70,7 +70,7 @@ bool is_full(const Receiver& receiver) {
 
 // Everything that was sent, in order, and then that the sender has closed.
 void receive_all(Receiver& receiver, const Messages& messages, const Course& course, Random random) {
-  Held stored(receiver, messages, random());
+  Unreleased stored(receiver, messages, random());
   std::optional<Releaser<Receiver>> releaser;
   if (course.release_elsewhere) releaser.emplace(stored);
   for (std::uint64_t i = 0; i < course.messages; ++i) {

@@ -238,7 +238,7 @@ void damage(const char* expected, const std::function<void(Memory&)>& harm) {
   memory.apply({1, 1, 1});
   memory.check_integrity();
   harm(memory);
-  expect_says<std::logic_error>([&] { memory.check_integrity(); }, expected);
+  expect_message<std::logic_error>([&] { memory.check_integrity(); }, expected);
 }
 
 void damage_to_pages_is_noticed() {

@@ -186,7 +186,7 @@ SAME_PLACE(rdma::DataSegment, key, mlx5_wqe_data_seg, lkey);
 SAME_PLACE(rdma::DataSegment, address, mlx5_wqe_data_seg, addr);
 SAME_VALUE(rdma::Opcode::kRdmaWrite, MLX5_OPCODE_RDMA_WRITE);
 SAME_VALUE(rdma::Opcode::kNothing, MLX5_OPCODE_NOP);
-SAME_VALUE(rdma::Completion::kAsked, MLX5_WQE_CTRL_CQ_UPDATE);
+SAME_VALUE(rdma::Completion::kRequested, MLX5_WQE_CTRL_CQ_UPDATE);
 SAME_VALUE(rdma::kInline, MLX5_INLINE_SEG);
 SAME_VALUE(rdma::kBlockBytes, MLX5_SEND_WQE_BB);
 

@@ -97,20 +97,20 @@ void lines_alone_go_by_blueflame() {
   expect(other.memory->ring().consumed.seqno == 1, "a line has not arrived");
 }
 
-void a_wrong_key_is_told() {
+void a_wrong_key_is_reported() {
   End one, other;
   VerbsAddress wrong = other.writer.address();
   wrong.rkey += 1;
   one.writer.connect(wrong, "the other");
   one.writer.write_line(offsetof(Ring, published), {1, State::kOpen, 1});
-  const auto notified = expect_says<NicError>([&] { one.writer.drain(kPatience); }, "");
+  const auto notified = expect_message<NicError>([&] { one.writer.drain(kPatience); }, "");
   expect(notified.fault == NicFault::kRemoteAccess, std::string("another fault: ") + notified.what());
 }
 
 void opening_fails(const std::string& words) {
   End one, other;
-  expect_says<ChannelError>([&] { connect(one, other); }, words);
-  expect_says<ChannelError>([&] { one.writer.check(); }, "is not connected yet");
+  expect_message<ChannelError>([&] { connect(one, other); }, words);
+  expect_message<ChannelError>([&] { one.writer.check(); }, "is not connected yet");
 }
 
 // A GPU's ring, or its mirror, of which the peer may write to the part before the slots.
@@ -129,9 +129,9 @@ void memory_of_a_device_is_registered() {
   expect(fake_mlx5::registered_bytes() == 2 * memory.size() + kSlotsOffset,
          "a device's mirror is registered otherwise");
   fake_mlx5::settings().takes_device_memory = false;
-  expect_says<ChannelError>([&] { writer_of(file(), memory.size()); },
-                            "(Operation not supported): its driver takes no dmabuf");
-  expect_says<ChannelError>([&] { writer_of(-1, memory.size()); }, "(Bad address): load nvidia-peermem");
+  expect_message<ChannelError>([&] { writer_of(file(), memory.size()); },
+                               "(Operation not supported): its driver takes no dmabuf");
+  expect_message<ChannelError>([&] { writer_of(-1, memory.size()); }, "(Bad address): load nvidia-peermem");
 }
 
 // A ring is locked once; of its mirror, the part that the peer may write to is locked once more.
@@ -146,7 +146,7 @@ void memory_is_locked_as_little_as_can_be() {
 
 void a_fork_still_has_the_ring() {
   const End end;
-  expect(fake_mlx5::keeps_from_forks(), "a fork may leave the NIC with a copy of a queue");
+  expect(fake_mlx5::hides_from_forks(), "a fork may leave the NIC with a copy of a queue");
   const pid_t child = ::fork();
   if (child == 0) ::_exit(load_acquire(end.memory->ring().preamble.magic) == kMagic ? 0 : 1);
   int status = -1;
@@ -156,22 +156,22 @@ void a_fork_still_has_the_ring() {
 
 void ends_of_a_writer_without_a_peer_can_go() {
   End one, other;
-  const auto nobody = std::make_shared<Peer>("nobody");
+  const auto absent = std::make_shared<Peer>("nobody");
   const auto writer_of = [](const End& end) {
     return std::make_shared<ConnectxWriter>(VerbsDevice::open(""), end.memory, end.memory->bytes());
   };
-  const rdma::Sender sender(one.memory, writer_of(one), nobody, Duration::zero());
-  const rdma::Receiver receiver(other.memory, writer_of(other), nobody, Duration::zero());
+  const rdma::Sender sender(one.memory, writer_of(one), absent, Duration::zero());
+  const rdma::Receiver receiver(other.memory, writer_of(other), absent, Duration::zero());
 }
 
-void addresses_that_cannot_be_are_told() {
+void impossible_addresses_are_reported() {
   End one, other;
   const auto expect_refused = [&](const std::function<void(VerbsAddress&)>& change,
                                   const std::string& words) {
     VerbsAddress wrong = other.writer.address();
     change(wrong);
-    expect_says<ChannelError>([&] { one.writer.connect(wrong, "the other"); },
-                              "the other has sent an address that cannot be: " + words);
+    expect_message<ChannelError>([&] { one.writer.connect(wrong, "the other"); },
+                                 "the other has sent an address that cannot be: " + words);
   };
   expect_refused([](VerbsAddress& a) { a.queue_pair = 1u << 24; }, "numbers of more than 24 bits");
   expect_refused([](VerbsAddress& a) { a.first_psn = 1u << 24; }, "numbers of more than 24 bits");
@@ -190,7 +190,7 @@ void infiniband_goes_by_lid() {
   expect(path.service_level == 3, "a service level is not gone by");
 }
 
-void a_port_that_asks_for_gids_is_given_them() {
+void a_port_that_requires_gids_gets_them() {
   End one, other;
   connect(one, other);
   const abi::AddressVector path = fake_mlx5::last_path();
@@ -199,7 +199,7 @@ void a_port_that_asks_for_gids_is_given_them() {
   expect(path.global.traffic_class == 106, "a traffic class is not gone by");
   VerbsAddress wrong = other.writer.address();
   wrong.port.gid = {};
-  expect_says<ChannelError>([&] { one.writer.connect(wrong, "the other"); }, "no GID");
+  expect_message<ChannelError>([&] { one.writer.connect(wrong, "the other"); }, "no GID");
 }
 
 // What the environment asks of libmlx5.
@@ -227,11 +227,11 @@ int main() {
   expect(fake_mlx5::blueflames() == before && fake_mlx5::fetched() > 0,
          "BlueFlame was used where there is none");
 
-  with(as_it_is, a_wrong_key_is_told);
+  with(as_it_is, a_wrong_key_is_reported);
   with([](Settings& s) { s.port_is_up = false; },
        [] {
-         expect_says<ChannelError>([] { VerbsDevice::open(""); },
-                                   "no RDMA device can be used; mlx5_0:1 is down");
+         expect_message<ChannelError>([] { VerbsDevice::open(""); },
+                                      "no RDMA device can be used; mlx5_0:1 is down");
        });
   with([](Settings& s) { s.is_mlx5 = false; },
        [] { opening_fails("mlx5_0:1 is no mlx5 NIC: take the engine 'verbs'"); });
@@ -244,8 +244,8 @@ int main() {
   with(as_it_is, memory_is_locked_as_little_as_can_be);
   with(as_it_is, a_fork_still_has_the_ring);
   with(as_it_is, ends_of_a_writer_without_a_peer_can_go);
-  with(as_it_is, addresses_that_cannot_be_are_told);
+  with(as_it_is, impossible_addresses_are_reported);
   with(as_it_is, infiniband_goes_by_lid);
-  with([](Settings& s) { s.port_flags = abi::kRouteRequired; }, a_port_that_asks_for_gids_is_given_them);
+  with([](Settings& s) { s.port_flags = abi::kRouteRequired; }, a_port_that_requires_gids_gets_them);
   std::puts("mlx5dv set-up: ok");
 }

@@ -65,7 +65,7 @@ void run(const Course& course) {
     ends.sender->close();
   });
   {
-    Held stored(*ends.receiver, messages, course.habits.seed);
+    Unreleased stored(*ends.receiver, messages, course.habits.seed);
     Releaser releaser(stored);
     for (std::uint64_t i = 0; i < course.messages; ++i) {
       // All slots may be held for a moment: then there is nothing to wait for.

@@ -49,16 +49,16 @@ void completions_make_room(std::uint32_t blocks) {
   SendState state;
   std::minstd_rand random(blocks);
   const std::vector<std::byte> bytes(kLongInline);
-  std::uint32_t last_asked = 0, stalls = 0;
+  std::uint32_t last_requested = 0, stalls = 0;
   while (stalls < 500) {
     const std::uint32_t size = 1 + random() % kLongInline;
     if (free_blocks(queue, state) >= blocks_of(inline_segments(size))) {
       put_inline<kLongInline>(queue, state, bytes.data(), {}, size);
-      if (state.signalled == state.next) last_asked = state.latest;
+      if (state.signalled == state.next) last_requested = state.latest;
       continue;
     }
     ++stalls;
-    complete(memory, state.taken, last_asked, Syndrome::kNone);
+    complete(memory, state.taken, last_requested, Syndrome::kNone);
     Completed completed;
     expect(take_completion<HostOrder>(memory.completions(), state, completed), "a completion is not taken");
     expect(free_blocks(queue, state) >= 4, "a queue of " + std::to_string(blocks) +
@@ -142,7 +142,7 @@ void expect_fault(NicFault fault, Call call) {
   fail("nothing was thrown");
 }
 
-void a_stuck_queue_is_waited_for_no_longer_than_asked() {
+void waiting_for_a_stuck_queue_ends_in_time() {
   Forsaken end;
   for (std::uint32_t i = 0; i < kLeast; ++i) end.put_line();
   const auto begun = Clock::now();
@@ -168,7 +168,7 @@ struct ForsakenSender {
   }
 };
 
-void who_sends_waits_for_room_no_longer_than_asked() {
+void a_sender_waits_for_room_within_its_timeout() {
   ForsakenSender end;
   expect(end.sender.is_ready() && end.send(0ms), "the first message was not sent");
   expect(!end.sender.is_ready(), "a message would have to wait, and is said not to");
@@ -184,7 +184,7 @@ void who_sends_waits_for_room_no_longer_than_asked() {
   expect(end.sender.next_seqno() == 1, "what was not sent is counted");
 }
 
-void nothing_is_asked_for_no_bytes() {
+void no_request_is_made_for_no_bytes() {
   Forsaken end;
   end.writer.write(0, 0, 0);
   expect(end.writer.state().next == 0, "a request was made for nothing");
@@ -209,9 +209,9 @@ int main() {
   for (std::uint32_t blocks = kLeast; blocks <= 256; blocks *= 2) completions_make_room(blocks);
   blueflame_goes_on_at_the_queues_beginning();
   the_record_is_written_before_the_register();
-  a_stuck_queue_is_waited_for_no_longer_than_asked();
-  who_sends_waits_for_room_no_longer_than_asked();
-  nothing_is_asked_for_no_bytes();
+  waiting_for_a_stuck_queue_ends_in_time();
+  a_sender_waits_for_room_within_its_timeout();
+  no_request_is_made_for_no_bytes();
   a_queue_that_has_failed_is_not_rung();
   std::puts("NIC's queue: ok");
 }

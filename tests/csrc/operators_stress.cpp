@@ -86,7 +86,7 @@ private:
   Bytes bytes_;
 };
 
-float as_kept(float x, DType dtype) {
+float as_stored(float x, DType dtype) {
   Numbers one(1, dtype);
   one.set_bits(0, Numbers::nearest(x, dtype));
   return one[0];
@@ -119,7 +119,7 @@ void check_norm(Random& random, Isa isa, DType dtype, int lanes, std::size_t wid
     double mean = 0, squares = 0;
     for (std::size_t i = 0; i < width; ++i) {
       const std::size_t at = row * width + i;
-      const float whole = with_sum ? as_kept(x[at] + added[at], dtype) : x[at];
+      const float whole = with_sum ? as_stored(x[at] + added[at], dtype) : x[at];
       if (with_sum) expect(sum[at] == whole, named("the sum before a norm", isa, dtype));
       value[i] = whole;
       mean += whole / static_cast<double>(width);
@@ -167,8 +167,8 @@ void check_rotary(Random& random, Isa isa, DType dtype) {
           auto place = [&](std::size_t of) { return separate ? of % half * 2 + of / half : of; };
           const std::size_t number = row * table + (half_tables ? i % half : i);
           float here = x[from + place(i)] * cos[number], there = x[from + place(other)] * sin[number];
-          if (!wide) here = as_kept(here, dtype), there = as_kept(there, dtype);
-          wanted = as_kept(second ? here + there : here - there, dtype);
+          if (!wide) here = as_stored(here, dtype), there = as_stored(there, dtype);
+          wanted = as_stored(second ? here + there : here - there, dtype);
         }
         expect(out[from + i] == wanted, named("a rotation", isa, dtype));
       }
@@ -193,7 +193,7 @@ void check_gate(Random& random, Isa isa, DType dtype) {
   for (std::size_t row = 0; row < rows; ++row) {
     for (std::size_t i = 0; i < width; ++i) {
       active.set_bits(0, table[both.half(row * 2 * width + i)]);
-      const float wanted = as_kept(active[0] * both[row * 2 * width + width + i], dtype);
+      const float wanted = as_stored(active[0] * both[row * 2 * width + width + i], dtype);
       expect(out[row * width + i] == wanted, named("a gate", isa, dtype));
     }
   }

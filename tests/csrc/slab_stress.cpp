@@ -278,7 +278,7 @@ void damage(const char* expected, const std::function<void(Slab&)>& harm) {
   slab.release(3);
   slab.check_integrity();
   harm(slab);
-  expect_says<lamina::BrokenInvariant>([&] { slab.check_integrity(); }, expected);
+  expect_message<lamina::BrokenInvariant>([&] { slab.check_integrity(); }, expected);
 }
 
 void damage_is_noticed() {

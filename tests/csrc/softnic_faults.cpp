@@ -119,7 +119,7 @@ void out_of_bounds() {
   expect_refused(third, local, third.right.remote(), kBytes - 992, 0, NicFault::kLocalAccess, "may not read");
 }
 
-void gone_while_in_use() {
+void lost_while_in_use() {
   const auto between = [](const std::function<void(Pair&)>& spoil, NicFault fault, const std::string& part) {
     Pair pair;
     expect_between(
@@ -155,14 +155,14 @@ struct Connected {
     there = left.nic.connect(kBlocks, {right.begin(), right.remote(), right.memory, of_right}, of_left);
     back = right.nic.connect(kBlocks, {left.begin(), left.remote(), left.memory, of_left}, of_right);
   }
-  void expect_left_hears(const RemoteMemory& notified, NicFault fault, const std::string& part) {
-    expect_hears(there, left, notified, fault, part);
+  void expect_left_failure(const RemoteMemory& notified, NicFault fault, const std::string& part) {
+    expect_failure(there, left, notified, fault, part);
   }
-  void expect_right_hears(NicFault fault, const std::string& part) {
-    expect_hears(back, right, left.remote(), fault, part);
+  void expect_right_failure(NicFault fault, const std::string& part) {
+    expect_failure(back, right, left.remote(), fault, part);
   }
-  static void expect_hears(const QueuePair& pair, const Host& self, const RemoteMemory& notified,
-                           NicFault fault, const std::string& part) {
+  static void expect_failure(const QueuePair& pair, const Host& self, const RemoteMemory& notified,
+                             NicFault fault, const std::string& part) {
     Mlx5Writer writer(pair, self.local, notified, "attention worker 0", kLong);
     writer.write(0, 0, 100);
     writer.ring();
@@ -179,19 +179,19 @@ void failures_of_the_peer() {
     Connected pair;
     RemoteMemory wrong = pair.right.remote();
     wrong.key ^= 1;
-    pair.expect_left_hears(wrong, NicFault::kRemoteAccess, "refuses a write");
-    pair.expect_right_hears(NicFault::kFlushed, "has failed and sends nothing more");
+    pair.expect_left_failure(wrong, NicFault::kRemoteAccess, "refuses a write");
+    pair.expect_right_failure(NicFault::kFlushed, "has failed and sends nothing more");
   }
   {
     Connected pair;
     pair.right.nic.queue(pair.back.send.qpn)->fail();
-    pair.expect_left_hears(pair.right.remote(), NicFault::kRetryExceeded, "has not answered");
-    pair.expect_right_hears(NicFault::kFlushed, "has failed and sends nothing more");
+    pair.expect_left_failure(pair.right.remote(), NicFault::kRetryExceeded, "has not answered");
+    pair.expect_right_failure(NicFault::kFlushed, "has failed and sends nothing more");
   }
   {
     Connected pair;
     pair.back = {};
-    pair.expect_left_hears(pair.right.remote(), NicFault::kRetryExceeded, "has not answered");
+    pair.expect_left_failure(pair.right.remote(), NicFault::kRetryExceeded, "has not answered");
   }
 }
 
@@ -201,7 +201,7 @@ Completed answer_to(Pair& pair, const std::function<void(WriteRequest&)>& spoil)
   const SendQueue& queue = pair.queues.send;
   WriteRequest request{};
   request.control =
-      control_segment(Opcode::kRdmaWrite, 0, queue.qpn, WriteRequest::kSegments, Completion::kAsked);
+      control_segment(Opcode::kRdmaWrite, 0, queue.qpn, WriteRequest::kSegments, Completion::kRequested);
   request.remote = remote_address_segment(pair.right.remote().address, pair.right.remote().key);
   request.data = data_segment(reinterpret_cast<std::uintptr_t>(pair.left.begin()), pair.left.local.key, 64);
   spoil(request);
@@ -228,7 +228,7 @@ void requests_without_sense() {
     expect(!answer_to(pair, [](WriteRequest&) {}).failed, "a good request was refused");
     expect(pair.has_arrived(0, 64), "a good request was not done");
     const auto control = [](Opcode opcode, std::uint32_t block, std::uint32_t qpn, std::uint32_t segments) {
-      return control_segment(opcode, block, qpn, segments, Completion::kAsked);
+      return control_segment(opcode, block, qpn, segments, Completion::kRequested);
     };
     const auto qpn_of = [](const WriteRequest& request) {
       return big_endian(request.control.queue_segments) >> 8;
@@ -288,7 +288,7 @@ void full_completion_queue() {
 int main() {
   wrong_keys();
   out_of_bounds();
-  gone_while_in_use();
+  lost_while_in_use();
   another_queue_pair();
   failures_of_the_peer();
   requests_without_sense();

@@ -17,7 +17,7 @@ from experiments import child_environment, kills, near_ties
 from experiments.kills_http import kills_http
 from experiments.processes import facts
 from experiments.soak import Minute, _judge, soak
-from experiments.stream_client import Ask, Times, WrongAnswerError, asks, check_tokens
+from experiments.stream_client import SeededRequest, Times, WrongAnswerError, check_tokens, seeded_requests
 from experiments.tally import Tally
 
 
@@ -62,12 +62,12 @@ def test_a_soak() -> None:
 
 
 def test_a_lost_wrong_or_repeated_token_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    ask = asks(1, 1, 20)[0]
-    right = list(range(ask.max_tokens))
-    check_tokens(ask, right, right)
+    request = seeded_requests(1, 1, 20)[0]
+    right = list(range(request.max_tokens))
+    check_tokens(request, right, right)
     for made, kind in ((right[1:], "lost"), ([*right, 0], "wrong"), ([7, *right[1:]], "wrong")):
         with pytest.raises(WrongAnswerError) as raised:
-            check_tokens(ask, made, right)
+            check_tokens(request, made, right)
         assert raised.value.kind == kind
 
     undisturbed = kills._undisturbed
@@ -125,7 +125,7 @@ def test_a_body_that_breaks_off_is_lost() -> None:
         server = await asyncio.start_server(broken, "127.0.0.1", 0)
         async with server:
             with pytest.raises(WrongAnswerError) as raised:
-                await Client(server.sockets[0].getsockname()[1]).answer(Ask((1,), 2, 3))
+                await Client(server.sockets[0].getsockname()[1]).answer(SeededRequest((1,), 2, 3))
         assert raised.value.kind == "lost"
 
     asyncio.run(request())

@@ -14,7 +14,7 @@ _LOADS = (
     "root = pathlib.Path(importlib.util.find_spec('torch').origin).parents[1]; "
     "ctypes.CDLL(str(next(root.glob('torch*/**/libgomp*.so*'))))"
 )
-_TELLS = "import os, lamina.threads as t; print(t.spins, os.environ.get('GOMP_SPINCOUNT'))"
+_REPORT = "import os, lamina.threads as t; print(t.spins, os.environ.get('GOMP_SPINCOUNT'))"
 
 
 def reported_by(program: str, **environment: str) -> tuple[str, str]:
@@ -37,7 +37,7 @@ def reported_by(program: str, **environment: str) -> tuple[str, str]:
 
 
 def test_importing_lamina_sets_it_and_leaves_the_environment_alone() -> None:
-    assert reported_by(_TELLS) == ("2000 None", "2000")
+    assert reported_by(_REPORT) == ("2000 None", "2000")
 
 
 @pytest.mark.parametrize(
@@ -45,12 +45,12 @@ def test_importing_lamina_sets_it_and_leaves_the_environment_alone() -> None:
     [("GOMP_SPINCOUNT", "77", "77 77", "77"), ("OMP_WAIT_POLICY", "PASSIVE", "None None", "0")],
 )
 def test_user_settings_are_not_overridden(name: str, value: str, message: str, count: str) -> None:
-    assert reported_by(f"{_TELLS}; {_LOADS}", **{name: value}) == (message, count)
+    assert reported_by(f"{_REPORT}; {_LOADS}", **{name: value}) == (message, count)
 
 
 def test_torch_takes_it_over() -> None:
     program = (
-        f"{_TELLS}; import torch; torch.ones(1 << 20).sum(); "
+        f"{_REPORT}; import torch; torch.ones(1 << 20).sum(); "
         "print(len({line.split()[-1] for line in open('/proc/self/maps') if 'libgomp' in line}))"
     )
     assert reported_by(program) == ("2000 None\n1", "2000")

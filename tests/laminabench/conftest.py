@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from laminabench.catalog.cost_file import load_costs, to_toml
+from laminabench.catalog.deployment import DeploymentFacts
 from laminabench.runs.manifest import Manifest, manifest
 from laminabench.runs.schema import ITERATIONS, STINTS, Column
 from laminabench.runs.status import DONE
@@ -318,7 +319,7 @@ def manifest_of() -> Callable[..., Manifest]:
             "transforms": {},
             "workload": {"mode": "saturate", "concurrency": None, "policy": "fifo", "slo_tbt_ms": 100.0},
             "system": "lamina",
-            "deployment": {"name": "2xh100+4xh20", "usd_per_hour": None, "power_w": None},
+            "deployment": DeploymentFacts(name="2xh100+4xh20", usd_per_hour=None),
             "model": {"name": "llama3-70b"},
             "backend": "modelled",
             "coefficients": [],

@@ -110,8 +110,8 @@ def test_mps_runs_as_long_as_it_is_needed(
 ) -> None:
     reported = tmp_path / "report"
     tool = tmp_path / "nvidia-cuda-mps-control"
-    says = f'if [ $# = 0 ]; then read -r line; fi\necho "$*$line $CUDA_MPS_PIPE_DIRECTORY" >> {reported}'
-    tool.write_text(f"#!/bin/sh\n{says}\n{'' if starts else 'exit 1'}\n")
+    script = f'if [ $# = 0 ]; then read -r line; fi\necho "$*$line $CUDA_MPS_PIPE_DIRECTORY" >> {reported}'
+    tool.write_text(f"#!/bin/sh\n{script}\n{'' if starts else 'exit 1'}\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)

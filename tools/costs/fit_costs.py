@@ -182,7 +182,9 @@ def _cost_set(
     read_allreduce: Callable[[Device, int], Samples],
     allreduce_source: str,
 ) -> CostSet:
-    """The parts that the sets share: neither source alone measured both attention and small operators."""
+    """Return the parts that the sets share: neither source alone measured both attention and small
+    operators.
+    """
     return CostSet(
         name=name,
         title=title,
@@ -262,7 +264,7 @@ def _vidur_mlp(folder: Path, on: Device) -> Path:
 
 
 def vidur_gemm(path: Path, model: ModelShape) -> Samples:
-    """GEMM times of the layers of `model`, whose file it is, by rows and tensor parallelism."""
+    """Return the GEMM times of the layers of `model`, whose file it is, by rows and tensor parallelism."""
     parts = [
         (layer["rows"], tp, model.layer_gemms(tp)[place], layer[name])
         for place, name in enumerate(VIDUR_OPS)

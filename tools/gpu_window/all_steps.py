@@ -37,7 +37,7 @@ def run(
     runner: Runner | None = None,
     watcher: Watcher = QUIET,
 ) -> Report:
-    """All steps, and files in the folder as they come: STEP.json, gpu.json, report.md.
+    """Run all steps, and write their files as they come: STEP.json, gpu.json, report.md.
 
     What a step leaves of its time the next one may have: all of them together take as long as is promised.
     """

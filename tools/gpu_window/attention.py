@@ -73,7 +73,7 @@ def run(
     seconds: float = math.inf,
     watcher: Watcher = QUIET,
 ) -> Report:
-    """Every shape that fits into the GPU's memory, in bf16, and into `seconds`.
+    """Measure every shape that fits into the GPU's memory, in bf16, and into `seconds`.
 
     `lamina` is what a layer pays: begin() and finish() of the worker, over tokens scattered at random in the
     arena, which is the worst a token-granular arena can come to. The others, torch's and, where they are
@@ -161,7 +161,7 @@ def measured(
 
 
 def _contenders(shape: Shape) -> tuple[dict[str, Callable[[], object]], dict[str, str]]:
-    """Ways to do the same attention, and those that are refused here, with the reason."""
+    """Return the ways to do the same attention, and those that are refused here, with the reason."""
     import torch
 
     tensors = Tensors(shape.batch, shape.context, *shape.heads, HEAD_DIM)

@@ -78,7 +78,7 @@ def _flash_attn(of: Tensors) -> Callable[[], object]:
 
 
 def _flashinfer(of: Tensors) -> Callable[[], object]:
-    """Over pages of a size that servers use. It compiles its kernels when they are first called."""
+    """Attend over pages of a size that servers use. It compiles its kernels when they are first called."""
     import torch
 
     workspace = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device="cuda")
@@ -112,5 +112,5 @@ _MODULES = {"flash-attn": "flash_attn", "flashinfer": "flashinfer"}
 
 
 def installed(name: str) -> bool:
-    """Whether this implementation is installed; torch's own are."""
+    """Return whether this implementation is installed; torch's own are."""
     return name not in _MODULES or importlib.util.find_spec(_MODULES[name]) is not None

@@ -16,7 +16,7 @@ LISTED_S = 30.0
 
 
 def run(rounds: int = 15, watcher: Watcher = QUIET) -> Report:
-    """Copying a gibibyte, reads and writes counted, and a product of matrices of bfloat16 drawn at random."""
+    """Measure copying a gibibyte, reads and writes counted, and a product of random bfloat16 matrices."""
     first, second = (torch.randn(SIZE, SIZE, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     actions = {"copy": copy_bandwidth, "product": lambda: 2 * SIZE**3 / gpu_seconds(lambda: first @ second)}
     in_turns(actions, 1)

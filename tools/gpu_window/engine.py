@@ -56,7 +56,7 @@ def run(
     seconds: float = math.inf,
     watcher: Watcher = QUIET,
 ) -> Report:
-    """Decoding alone, with made-up weights and KV. `bandwidth`: bytes a second that a copy reads and writes.
+    """Measure decoding alone, with made-up weights and KV. `bandwidth`: bytes a second of a copy.
 
     On a GPU once by launches of Python, then by graphs of whole iterations. A load that does not fit into the
     memory or into `seconds` is left out, and says so. An iteration has to read its weights and its KV: what

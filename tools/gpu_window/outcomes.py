@@ -48,7 +48,7 @@ def facts_of(called: str, outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
 
 def write_summary(place: Path, called: str, outcomes: Sequence[Outcome]) -> None:
-    """After every step, so that what there is stays if the machine goes."""
+    """Write the results after every step, so that they stay if the machine is lost."""
     write(place / "gpu.json", as_json(facts_of(called, outcomes)))
     lines = [f"# {called}", "", f"laminabench {describe()}.", ""]
     lines += table(("step", "what it tells", ">took", "outcome"), map(_cells, outcomes))
@@ -59,7 +59,7 @@ def write_summary(place: Path, called: str, outcomes: Sequence[Outcome]) -> None
 
 
 def _rows(rows: Sequence[Mapping[str, Any]]) -> Sequence[str]:
-    """Facts as a table: of a spread its median; what is nested deeper is in the JSON."""
+    """Return the facts as a table: of a spread its median; what is nested deeper is in the JSON."""
     flat = [
         {
             key: value["median"] if isinstance(value, Mapping) and "median" in value else value
@@ -83,7 +83,7 @@ def _number(value: object) -> str:
 
 def _cells(one: Outcome) -> tuple[str, ...]:
     outcome = f"{one.word}: {one.why}" if one.why else one.word
-    return one.name, STEPS[one.name].says, f"{one.took_s:.0f} s", outcome
+    return one.name, STEPS[one.name].purpose, f"{one.took_s:.0f} s", outcome
 
 
 def as_json(results: Mapping[str, Any]) -> str:

@@ -122,7 +122,7 @@ def _row(source: Source, shape: ModelShape, run: Mapping[str, Any]) -> Row:
 
 
 def iteration_s(source: Source, shape: ModelShape, batch: int, context: int) -> float:
-    """One decode iteration of the modelled cluster."""
+    """Compute one decode iteration of the modelled cluster."""
     vllm = system("vllm")  # the system that has all on one kind of device
     setup = Setup(
         shape,
@@ -131,7 +131,7 @@ def iteration_s(source: Source, shape: ModelShape, batch: int, context: int) -> 
         parse_network(vllm.NETWORK),
         host_async=True,
         max_num_seqs=batch,
-        block_tokens=1,  # as the engine's slots
+        block_size=1,  # as the engine's slots
     )
     prompts = np.full(batch, max(1, context - OUTPUT // 2), np.int32)
     trace = Trace(np.zeros(batch), prompts, np.full_like(prompts, OUTPUT), TraceMeta("equal requests"))

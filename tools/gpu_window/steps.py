@@ -26,7 +26,7 @@ TESTS = (
 class Step:
     """Description of a step, the seconds that it may take, and the word for its end."""
 
-    says: str
+    purpose: str
     limit_s: float
     quick_s: float
     done: str = "measured"
@@ -67,7 +67,7 @@ def folder_of(card: str) -> Path:
 
 
 def measure(name: str, *, quick: bool, folder: Path | None = None, watcher: Watcher = QUIET) -> Report:
-    """One step, in this process; what others left is in the folder."""
+    """Run one step in this process; what others left is in the folder."""
     if name not in STEPS:
         raise UserError("bench-gpu-step", f"there is no step '{name}'; {nearest(name, STEPS)}")
     if name == "tests":

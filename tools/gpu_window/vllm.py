@@ -57,7 +57,7 @@ def run(
     seconds: float = math.inf,
     watcher: Watcher = QUIET,
 ) -> Report:
-    """Decoding alone, both with made-up weights and KV, and each with half of the GPU's memory.
+    """Measure decoding alone, both with made-up weights and KV, and each with half of the GPU's memory.
 
     Both are there at once, so that they can take turns: loads whose KV does not fit into a half next to the
     weights are left out, and so is what does not fit into `seconds`.
@@ -107,7 +107,7 @@ def _memory(on: str) -> dict[str, float]:
 
 
 def _deployment(on: str) -> Deployment:
-    """The GPU at hand, whether the catalogue has it or not."""
+    """Return the GPU at hand, whether the catalogue has it or not."""
     if on != "cuda":
         return Deployment(Workers(device("cpu"), 1))
     card, total = torch.cuda.get_device_name(), float(torch.cuda.mem_get_info()[1])

@@ -54,7 +54,7 @@ def run(
     seconds: float = math.inf,
     watcher: Watcher = QUIET,
 ) -> Report:
-    """Decoding alone, with made-up weights and KV, each layout in an engine of its own.
+    """Measure decoding alone, with made-up weights and KV, each layout in an engine of its own.
 
     Two batches that take turns are measured twice: as many requests in all as of one batch, which gives each
     operator half the work a launch, and as many in each, which is what the paper compares.
@@ -118,7 +118,7 @@ def _measured(
 
 
 def _rate(engine: Engine, batch: int, context: int, steps: int) -> float:
-    """Tokens a second of a batch that is decoded from first to last."""
+    """Measure the tokens a second of a batch that is decoded from first to last."""
     for _ in range(batch):
         engine.submit(max(1, context - steps // 2), Sampling(max_tokens=steps))
     made, started = 0, time.perf_counter()
@@ -133,7 +133,7 @@ def _rate(engine: Engine, batch: int, context: int, steps: int) -> float:
 
 @contextlib.contextmanager
 def mps() -> Iterator[bool]:
-    """Processes share a GPU at the same time in here, where NVIDIA's daemon for it can be started."""
+    """Let processes share a GPU concurrently, if NVIDIA's daemon for it can be started."""
     program = shutil.which("nvidia-cuda-mps-control")
     if program is None:
         yield False
@@ -144,7 +144,7 @@ def mps() -> Iterator[bool]:
         os.environ.update(named)
         after.callback(_restore, before)
         try:
-            _tell([program, "-d"])
+            _control([program, "-d"])
         except (OSError, subprocess.SubprocessError):
             yield False
             return
@@ -152,7 +152,7 @@ def mps() -> Iterator[bool]:
         yield True
 
 
-def _tell(command: Sequence[str], text: bytes = b"") -> None:
+def _control(command: Sequence[str], text: bytes = b"") -> None:
     subprocess.run(
         command, input=text, env=child_environment(), check=True, capture_output=True, timeout=STARTED_S
     )
@@ -160,7 +160,7 @@ def _tell(command: Sequence[str], text: bytes = b"") -> None:
 
 def _end(program: str) -> None:
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        _tell([program], b"quit -t 3\n")  # clients that do not end are not waited for longer
+        _control([program], b"quit -t 3\n")  # clients that do not end are not waited for longer
 
 
 def _restore(before: Mapping[str, str | None]) -> None:

@@ -2,14 +2,14 @@
 
 #include "attention/cuda/finish.cuh"
 #include "attention/cuda/latent_mma.cuh"
+#include "attention/cuda/separate_warps.cuh"
 #include "attention/cuda/warp_mma.cuh"
-#include "attention/cuda/warps_apart.cuh"
 
 namespace lamina::attention::cuda {
 
 template <typename Element, int kDim, int kHeads>
 AttendKernel mma_kernel() {
-  return attend_kernel<WarpsApart<WarpMma<Element, kDim, kHeads>>>();
+  return attend_kernel<SeparateWarps<WarpMma<Element, kDim, kHeads>>>();
 }
 
 // Dimensions are filled up to 64, 128 or 256 in shared memory only: what is filled up costs no bytes of the

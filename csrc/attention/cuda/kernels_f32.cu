@@ -1,7 +1,7 @@
 #include "attention/cuda/finish.cuh"
 #include "attention/cuda/latent_simt.cuh"
+#include "attention/cuda/separate_warps.cuh"
 #include "attention/cuda/warp_simt.cuh"
-#include "attention/cuda/warps_apart.cuh"
 
 namespace lamina::attention::cuda {
 
@@ -9,7 +9,7 @@ namespace {
 
 template <int kDim>
 AttendKernel simt_kernel() {
-  return attend_kernel<WarpsApart<WarpSimt<kDim, 8>>>();
+  return attend_kernel<SeparateWarps<WarpSimt<kDim, 8>>>();
 }
 
 AttendKernel simt_kernel_for(int, int head_dim) {

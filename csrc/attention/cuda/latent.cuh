@@ -31,7 +31,7 @@ public:
   // keeps, a tile's scores and weights (in rows of heads), and by how much each head's sums shrink.
   static constexpr int kStages = Math::kStages;
   static constexpr int kMath = kStages * Tile::kBytes;
-  static constexpr int kScores = kMath + Math::kKeptBytes;
+  static constexpr int kScores = kMath + Math::kRetainedBytes;
   static constexpr int kWeights = kScores + kHeads * Math::kScorePitch * 4;
   static constexpr int kFactors = kWeights + kHeads * Math::kWeightPitch;
   static constexpr int kStride =

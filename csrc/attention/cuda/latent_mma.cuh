@@ -17,7 +17,7 @@ public:
   static constexpr int kHeads = kHeads_;
   static constexpr int kTokens = 32;
   static constexpr int kStages = 4;
-  static constexpr int kKeptBytes = 0;
+  static constexpr int kRetainedBytes = 0;
   using Storage = typename Element::Storage;
   using Tile = Swizzled<kTokens, kLatentDim * 2>;
   static constexpr int kScorePitch = kTokens + 4;        // floats: lanes write to different banks

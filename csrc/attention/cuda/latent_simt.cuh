@@ -14,7 +14,7 @@ public:
   static constexpr int kHeads = 16;
   static constexpr int kTokens = 16;
   static constexpr int kStages = 3;
-  static constexpr int kKeptBytes = kHeads * kLatentDim * 4;  // queries
+  static constexpr int kRetainedBytes = kHeads * kLatentDim * 4;  // queries
   using Storage = float;
   using Tile = Swizzled<kTokens, kLatentDim * 4>;
   static constexpr int kScorePitch = kTokens + 4;        // floats

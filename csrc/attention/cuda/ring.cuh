@@ -37,7 +37,7 @@ public:
         next_(begin + Tile::token_of(lane)),
         left_(Tile::token_of(lane) < Tile::kRows ? end - begin - Tile::token_of(lane) : 0),
         stride_(stride) {
-    // A row cannot be asked for before its index has come: indices are read two groups ahead of their rows.
+    // A row cannot be requested before its index has come: indices are read two groups ahead of their rows.
     slots_now_ = read_slots();
     slots_then_ = read_slots();
   }

@@ -7,7 +7,7 @@
 #include "cuda/runtime.hpp"
 #include "fhbn/cuda/end.hpp"
 
-// What a caller has given, checked before the device hears of it.
+// What a caller has given, checked before the device gets it.
 namespace lamina::fhbn::cuda {
 
 using lamina::cuda::Failure;

@@ -34,9 +34,9 @@ std::int64_t blocks_for(const Buffers& buffers) {
 namespace cuda = lamina::fhbn::cuda;
 namespace fhbn = lamina::fhbn;
 
-struct lamina_cuda_channel_end : cuda::Kept<cuda::Mailbox, cuda::Cursor> {
+struct lamina_cuda_channel_end : cuda::OwnedEnd<cuda::Mailbox, cuda::Cursor> {
   lamina_cuda_channel_end(const lamina_cuda_channel& channel, const fhbn::Preamble& shape)
-      : Kept(channel.peer, cuda::starting_at(shape.first_seqno)),
+      : OwnedEnd(channel.peer, cuda::starting_at(shape.first_seqno)),
         preamble(shape),
         sends(channel.side == LAMINA_CUDA_CHANNEL_SENDS),
         memory(channel.memory, channel.bytes, channel.on_device != 0),
@@ -59,7 +59,7 @@ struct lamina_cuda_channel_end : cuda::Kept<cuda::Mailbox, cuda::Cursor> {
   fhbn::Preamble preamble;
   bool sends;
   cuda::MappedRing memory;
-  fhbn::Ring* host_ring;  // none where a NIC alone tells the peer what this end says
+  fhbn::Ring* host_ring;  // none where a NIC alone carries this end's messages to the peer
   cuda::End end{};
   lamina_cuda_nic_end* nic = nullptr;
 };

@@ -16,7 +16,7 @@
 //
 // A kernel that waits ends after `timeout_ns`, when the peer has closed, or after abort(). From its first
 // failure on an end does nothing, quickly: what waits behind it on the stream runs, over buffers that nothing
-// was received into. check() tells; ask it before results are used. The peer's memory is not trusted.
+// was received into. call check() before results are used. The peer's memory is not trusted.
 
 #if defined(__cplusplus)
 extern "C" {
@@ -80,7 +80,7 @@ LAMINA_CUDA_API lamina_cuda_status lamina_cuda_channel_send(lamina_cuda_channel_
                                                             const lamina_cuda_channel_buffer* parts,
                                                             int32_t count, lamina_cuda_stream stream);
 
-// Waits for the next message and checks it. It stays in the ring until given back, and describe() tells
+// Waits for the next message and checks it. It stays in the ring until given back, and describe() returns
 // where.
 LAMINA_CUDA_API lamina_cuda_status lamina_cuda_channel_poll(lamina_cuda_channel_end* end,
                                                             lamina_cuda_stream stream);
@@ -91,12 +91,12 @@ LAMINA_CUDA_API lamina_cuda_status lamina_cuda_channel_fetch(lamina_cuda_channel
                                                              const lamina_cuda_channel_buffer* into,
                                                              int32_t count, lamina_cuda_stream stream);
 
-// The sender may write where the oldest message lies that was not given back. Over a NIC it hears of that by
+// The sender may write where the oldest message lies that was not given back. Over a NIC it is notified by
 // lamina_cuda_nic_post().
 LAMINA_CUDA_API lamina_cuda_status lamina_cuda_channel_give_back(lamina_cuda_channel_end* end,
                                                                  lamina_cuda_stream stream);
 
-// poll(), fetch() and give_back() by one kernel, which tells a NIC too; when no other message is held.
+// poll(), fetch() and give_back() by one kernel, which notifies a NIC too; when no other message is held.
 LAMINA_CUDA_API lamina_cuda_status lamina_cuda_channel_recv(lamina_cuda_channel_end* end,
                                                             const lamina_cuda_channel_buffer* into,
                                                             int32_t count, lamina_cuda_stream stream);

@@ -27,9 +27,9 @@ enum class Fault : std::uint32_t {
   kTooManyParts,
   kLargerThanMessages,
   // What was called does not fit what has arrived.
-  kAllHeld,
-  kNothingHeld,
-  kOthersHeld,
+  kAllOutstanding,
+  kNoneOutstanding,
+  kOthersOutstanding,
   kOtherParts,
   kLargerThanBuffer,
 };
@@ -58,8 +58,8 @@ struct Cursor {
 
 // In the host's memory, where both can reach it. On lines of their own: a waiting kernel looks at the first.
 struct Mailbox {
-  alignas(kApart) std::uint32_t abort;  // the host's: 1 ends waits
-  struct alignas(kApart) Report {       // the device's, written once; `fault` last
+  alignas(kSeparation) std::uint32_t abort;  // the host's: 1 ends waits
+  struct alignas(kSeparation) Report {       // the device's, written once; `fault` last
     Fault fault;
     std::uint32_t part;
     std::uint64_t seqno;

@@ -169,8 +169,8 @@ inline void load_kernels(std::initializer_list<const void*> entries, const char*
 
 // What the library keeps of an end that kernels work for; the device has its own.
 template <typename Mailbox, typename Cursor>
-struct Kept {
-  Kept(const char* peer_name, const Cursor& start)
+struct OwnedEnd {
+  OwnedEnd(const char* peer_name, const Cursor& start)
       : peer(peer_name),
         device(lamina::cuda::current_device()),
         mailbox(host_memory<Mailbox>()),

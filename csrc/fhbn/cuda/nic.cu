@@ -67,10 +67,10 @@ namespace cuda = lamina::fhbn::cuda;
 namespace fhbn = lamina::fhbn;
 namespace rdma = lamina::fhbn::rdma;
 
-struct lamina_cuda_nic_end : cuda::Kept<cuda::NicMailbox, cuda::NicCursor> {
+struct lamina_cuda_nic_end : cuda::OwnedEnd<cuda::NicMailbox, cuda::NicCursor> {
   lamina_cuda_nic_end(const lamina_cuda_nic& nic, const fhbn::Preamble& preamble)
-      : Kept(nic.peer,
-             {std::bit_cast<rdma::SendState>(nic.state), preamble.first_seqno, cuda::NicTrouble::kNone}),
+      : OwnedEnd(nic.peer,
+                 {std::bit_cast<rdma::SendState>(nic.state), preamble.first_seqno, cuda::NicTrouble::kNone}),
         memory(nic.memory, nic.bytes, nic.on_device != 0),
         queues(cuda::map_queues(nic.queues)),
         registers(cuda::map_registers(nic.queues)) {
@@ -119,7 +119,7 @@ lamina_cuda_status enqueue(lamina_cuda_nic_end* end, void (*kernel)(NicEnd), lam
   });
 }
 
-[[noreturn]] void tell(const NicMailbox::Report& report, bool sends, const std::string& peer) {
+[[noreturn]] void throw_failure(const NicMailbox::Report& report, bool sends, const std::string& peer) {
   if (report.closed != 0) {
     throw Failure{LAMINA_CUDA_CHANNEL_CLOSED, wait_sentence(Fault::kClosed, sends, peer)};
   }
@@ -184,7 +184,7 @@ lamina_cuda_status lamina_cuda_nic_check(lamina_cuda_nic_end* end) {
     cuda::require_end(end);
     const cuda::NicMailbox::Report& report = end->mailbox->report;
     if (fhbn::load_acquire(report.trouble) != cuda::NicTrouble::kNone)
-      cuda::tell(report, end->end.sends, end->peer);
+      cuda::throw_failure(report, end->end.sends, end->peer);
   });
 }
 

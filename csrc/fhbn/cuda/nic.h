@@ -6,8 +6,8 @@
 
 #include "cuda/library.h"
 
-// What a NIC has to do for an end of a channel on an NVIDIA GPU, asked by kernels: work requests are put into
-// an mlx5 send queue and rung from the device, and the host has no part in it. Not verified on hardware.
+// What a NIC has to do for an end of a channel on an NVIDIA GPU, on request of kernels: work requests are put
+// into an mlx5 send queue and rung from the device, and the host has no part in it. Not verified on hardware.
 //
 // The end itself is one of channel.h, to which this one is attached. A sender's lies over a mirror of the
 // peer's ring; its send() has the message written into the ring, and then its number. A receiver's lies over
@@ -79,8 +79,8 @@ LAMINA_CUDA_API lamina_cuda_status lamina_cuda_nic_create(const lamina_cuda_nic*
 LAMINA_CUDA_API lamina_cuda_status lamina_cuda_nic_destroy(lamina_cuda_nic_end* end,
                                                            lamina_cuda_nic_left* left);
 
-// Tells the peer, through its memory, of all that a receiver has given back since the last time. An end that
-// sends has nothing to tell.
+// Notifies the peer, through its memory, of all that a receiver has given back since the last time. An end
+// that sends has nothing to report.
 LAMINA_CUDA_API lamina_cuda_status lamina_cuda_nic_post(lamina_cuda_nic_end* end, lamina_cuda_stream stream);
 
 // Waits until the NIC has done all that was posted, or has failed.

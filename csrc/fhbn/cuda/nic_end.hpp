@@ -13,7 +13,7 @@ namespace lamina::fhbn::cuda {
 // Why nothing is posted any more.
 enum class NicTrouble : std::uint32_t {
   kNone = 0,
-  kLate,     // the NIC has not done in time what it was asked to
+  kLate,     // the NIC has not completed its requests in time
   kAborted,  // the host has ended the wait
   kFailed,   // it says so: with a syndrome
 };
@@ -27,8 +27,8 @@ struct NicCursor {
 
 // In the host's memory, where both can reach it.
 struct NicMailbox {
-  alignas(kApart) std::uint32_t abort;  // the host's: 1 ends waits
-  struct alignas(kApart) Report {       // the device's, written once; `trouble` last
+  alignas(kSeparation) std::uint32_t abort;  // the host's: 1 ends waits
+  struct alignas(kSeparation) Report {       // the device's, written once; `trouble` last
     NicTrouble trouble;
     std::uint32_t syndrome;
     std::uint32_t vendor_syndrome;

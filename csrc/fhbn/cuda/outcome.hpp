@@ -51,11 +51,11 @@ inline std::string sentence_of(const Mailbox::Report& report, bool sends, const 
       return peer + " has sent a message of impossibly many parts";
     case Fault::kLargerThanMessages:
       return peer + " has sent a message larger than the channel's messages";
-    case Fault::kAllHeld:
+    case Fault::kAllOutstanding:
       return "all slots of the channel from " + peer + " hold messages that were not given back";
-    case Fault::kNothingHeld:
+    case Fault::kNoneOutstanding:
       return "no message from " + peer + " is held that could be fetched or given back";
-    case Fault::kOthersHeld:
+    case Fault::kOthersOutstanding:
       return "an earlier message from " + peer + " has to be given back before recv()";
     case Fault::kOtherParts:
       return "the message from " + peer + " has " + std::to_string(report.has) +

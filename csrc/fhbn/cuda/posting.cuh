@@ -180,7 +180,7 @@ LAMINA_DEVICE void ring_for_one(const NicEnd& nic, Posting& posting, const Reque
   store_together(reinterpret_cast<Chunk*>(there) + thread_index(), own);
 }
 
-// For the first warp of a block, of which `seqno` counts in the first lane: tells the sender what was
+// For the first warp of a block, of which `seqno` counts in the first lane: reports to the sender what was
 // consumed, unless it was notified before.
 LAMINA_DEVICE void post_consumed(const NicEnd& nic, std::uint64_t seqno) {
   const bool first = thread_index() == 0;

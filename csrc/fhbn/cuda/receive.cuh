@@ -62,8 +62,9 @@ LAMINA_DEVICE Fault await_message(const End& end, std::uint64_t seqno) {
   Change change = {Fault::kNone, load_acquire_sys(&end.ring->published.seqno)};
   if (change.seqno == seqno) {
     // The sender would wait for us as we for it.
-    const bool all_held = seqno - cursor.consumed >= end.slot_count;
-    change = all_held ? Change{Fault::kAllHeld, seqno} : wait_for_change(end, end.ring->published, seqno);
+    const bool all_outstanding = seqno - cursor.consumed >= end.slot_count;
+    change = all_outstanding ? Change{Fault::kAllOutstanding, seqno}
+                             : wait_for_change(end, end.ring->published, seqno);
   }
   if (change.fault == Fault::kNone) change.fault = check_message(end, seqno, change.seqno, cursor.message);
   if (change.fault != Fault::kNone) cursor.message.count = 0;
@@ -105,16 +106,16 @@ LAMINA_DEVICE void scatter(const FetchArgs& args) {
 }
 
 // Waits for the next message, copies its parts and gives its slot back. All blocks find the same of what does
-// not fit; the last one tells it, when no thread looks at the cursor any more.
+// not fit; the last one reports it, when no thread looks at the cursor any more.
 LAMINA_KERNEL(kCopyThreads) recv(const FetchArgs args) {
   const End& end = args.end;
   Cursor& cursor = *end.cursor;
   if (is_over(end)) return;
   const std::uint64_t seqno = cursor.next;
   // Slots are given back in order, so this message's would have to wait for another call.
-  const bool others_held = seqno != cursor.consumed;
-  const Fault fault =
-      others_held ? Fault::kOthersHeld : found_by_first(end, [&] { return await_message(end, seqno); });
+  const bool others_outstanding = seqno != cursor.consumed;
+  const Fault fault = others_outstanding ? Fault::kOthersOutstanding
+                                         : result_of_first(end, [&] { return await_message(end, seqno); });
   const Misfit match = fault != Fault::kNone ? Misfit{fault} : misfit(args);
   if (match.fault == Fault::kNone) scatter(args);
   if (!is_last(end)) return;
@@ -140,7 +141,7 @@ LAMINA_KERNEL(kCopyThreads) fetch(const FetchArgs args) {
   const Cursor& cursor = *end.cursor;
   if (is_over(end)) return;
   const bool stored = cursor.next != cursor.consumed;
-  const Misfit match = stored ? misfit(args) : Misfit{Fault::kNothingHeld};
+  const Misfit match = stored ? misfit(args) : Misfit{Fault::kNoneOutstanding};
   if (match.fault == Fault::kNone) scatter(args);
   if (!is_last(end) || thread_index() != 0 || match.fault == Fault::kNone) return;
   fail(end, match.fault, cursor.next - (stored ? 1 : 0), match.part, match.has, match.room);
@@ -150,7 +151,7 @@ LAMINA_KERNEL(kCopyThreads) fetch(const FetchArgs args) {
 LAMINA_KERNEL(1) give_back(const End end) {
   Cursor& cursor = *end.cursor;
   if (is_over(end)) return;
-  if (cursor.next == cursor.consumed) return fail(end, Fault::kNothingHeld, cursor.next);
+  if (cursor.next == cursor.consumed) return fail(end, Fault::kNoneOutstanding, cursor.next);
   store_release_sys(&end.ring->consumed.seqno, ++cursor.consumed);
 }
 

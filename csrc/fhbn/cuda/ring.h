@@ -25,7 +25,7 @@ typedef struct {
   size_t bytes;
   void* allocated;
   void (*destroy)(void* allocated);
-  int32_t file;  // a dmabuf that stands for the ring, the caller's to close; -1 if none was asked for
+  int32_t file;  // a dmabuf that stands for the ring, the caller's to close; -1 if none was requested
 } lamina_cuda_ring;
 
 // An empty ring in the current device's memory, or the mirror of one. LAMINA_CUDA_FAILED where kernels would

@@ -69,7 +69,7 @@ LAMINA_KERNEL(kCopyThreads) send(const SendArgs args) {
   if (is_over(end)) return;
   const std::uint64_t seqno = cursor.next;
   const bool full = seqno - cursor.consumed >= end.slot_count;
-  const Fault fault = full ? found_by_first(end, [&] { return await_slot(end, seqno); }) : Fault::kNone;
+  const Fault fault = full ? result_of_first(end, [&] { return await_slot(end, seqno); }) : Fault::kNone;
   if (fault == Fault::kNone) gather(args, seqno);
   if (!is_last(end) || thread_index() != 0) return;
   if (fault != Fault::kNone) return fail(end, fault, seqno);

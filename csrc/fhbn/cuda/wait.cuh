@@ -52,7 +52,7 @@ LAMINA_DEVICE Change wait_for_change(const End& end, const Side& line, std::uint
     } else if (load_acquire_sys(&end.mailbox->abort) != 0) {
       fault = Fault::kPeerLost;
     } else if (end.has_nic() && end.nic.sends && !works(end.nic)) {
-      fault = Fault::kNicFailed;  // a receiver has asked its NIC for nothing that matters
+      fault = Fault::kNicFailed;  // a receiver has no request at its NIC that matters
     } else if (global_timer() - start >= end.timeout_ns) {
       fault = Fault::kLate;
     }
@@ -67,7 +67,7 @@ LAMINA_DEVICE Change wait_for_change(const End& end, const Side& line, std::uint
 // the first block to come here, so that it waits for no block that may not have begun. The others look at a
 // word in the device's memory.
 template <typename Find>
-LAMINA_DEVICE Fault found_by_first(const End& end, const Find& find) {
+LAMINA_DEVICE Fault result_of_first(const End& end, const Find& find) {
   Gate& gate = end.cursor->gate;
   if (thread_index() == 0) {
     if (blocks_x() == 1 || count_relaxed_gpu(&gate.arrivals) == 0) {

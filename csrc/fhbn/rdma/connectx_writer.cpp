@@ -48,7 +48,7 @@ Mlx5dv load() {
 }
 
 // Whether a variable asks libmlx5 for something that it does not show.
-bool is_asked(const char* variable) {
+bool is_enabled(const char* variable) {
   const char* value = std::getenv(variable);
   return value != nullptr && std::strcmp(value, "0") != 0;
 }
@@ -75,7 +75,7 @@ void require_known_layout(const std::string& device, const abi::Mlx5QueuePair& p
   if (std::getenv("MLX5_QP_SIGNATURE") != nullptr) refuse("signed requests (unset MLX5_QP_SIGNATURE)");
 }
 
-// Loaded when it is first asked for, and never unloaded. ChannelError if this machine has none.
+// Loaded on first use, and never unloaded. ChannelError if this machine has none.
 const Mlx5dv& mlx5dv() {
   static const Mlx5dv loaded = load();  // tried again by the next call if it throws
   return loaded;
@@ -106,7 +106,7 @@ QueuePair queues_of(std::shared_ptr<VerbsConnection> connection) {
                    .blocks = pair.send.count,
                    .qpn = connection->pair()->number,
                    .half_bytes = pair.registers.half_bytes,
-                   .blueflame = pair.registers.half_bytes != 0 && !is_asked("MLX5_SHUT_UP_BF")},
+                   .blueflame = pair.registers.half_bytes != 0 && !is_enabled("MLX5_SHUT_UP_BF")},
           .completions = {.entries = static_cast<CompletionEntry*>(completions.entries),
                           .doorbell_record = completions.doorbell_records,
                           .count = completions.count},

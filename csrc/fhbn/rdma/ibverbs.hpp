@@ -32,7 +32,7 @@ struct Ibverbs {
   int (*destroy_qp)(abi::QueuePair* pair);
 };
 
-// Loaded when it is first asked for, and never unloaded. ChannelError if this machine has no libibverbs, or
+// Loaded on first use, and never unloaded. ChannelError if this machine has no libibverbs, or
 // one that is too old.
 const Ibverbs& ibverbs();
 

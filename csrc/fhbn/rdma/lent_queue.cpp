@@ -14,7 +14,7 @@ namespace lamina::fhbn::rdma {
 namespace {
 
 // Off by default: no device has shown yet that its stores reach a register together.
-bool is_blueflame_asked() {
+bool is_blueflame_enabled() {
   const char* value = std::getenv("LAMINA_CUDA_BLUEFLAME");
   return value != nullptr && std::string_view(value) == "1";
 }
@@ -37,7 +37,7 @@ lamina_cuda_nic LentQueue::for_device(std::int64_t timeout_ns) const {
                      .qpn = pair.send.qpn,
                      .half_bytes = pair.send.half_bytes,
                      .registers_are_io = pair.registers_are_memory ? 0 : 1,
-                     .blueflame = pair.send.blueflame && is_blueflame_asked() ? 1 : 0},
+                     .blueflame = pair.send.blueflame && is_blueflame_enabled() ? 1 : 0},
           .state = std::bit_cast<lamina_cuda_nic_state>(writer_->state()),
           .memory = memory_->memory(),
           .bytes = memory_->bytes(),
@@ -53,7 +53,7 @@ lamina_cuda_nic LentQueue::for_device(std::int64_t timeout_ns) const {
 void LentQueue::close(const lamina_cuda_nic_left& left) {
   if (left.works == 0 || left.closed != 0 || !owner_.is_here() || peer_has_ended()) return;
   writer_->resume(std::bit_cast<SendState>(left.state));
-  say_goodbye(*writer_, sends_ ? offsetof(Ring, published) : offsetof(Ring, consumed), left.notified);
+  write_goodbye(*writer_, sends_ ? offsetof(Ring, published) : offsetof(Ring, consumed), left.notified);
 }
 
 }  // namespace lamina::fhbn::rdma

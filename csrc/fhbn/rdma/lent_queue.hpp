@@ -28,7 +28,7 @@ public:
   bool peer_has_ended() const { return peer_->has_ended(); }
 
   // The device posts no more. If the NIC still works, the host goes on where the device has left the queue:
-  // it tells the peer that there will be nothing more, and waits until its NIC has that.
+  // it notifies the peer that there will be nothing more, and waits until its NIC has that.
   void close(const lamina_cuda_nic_left& left);
 
 private:

@@ -80,7 +80,7 @@ struct SendState {
   std::uint32_t next = 0;       // the first block not yet written
   std::uint32_t rung = 0;       // the first one that the NIC was not notified of
   std::uint32_t latest = 0;     // where the latest request begins
-  std::uint32_t signalled = 0;  // behind the latest request that asked for a completion
+  std::uint32_t signalled = 0;  // behind the latest request with a completion
   std::uint32_t done = 0;       // all before it are done
   std::uint32_t taken = 0;      // completions
   std::uint32_t half = 0;       // of the registers, in bytes: where the next doorbell goes
@@ -91,11 +91,11 @@ LAMINA_HD constexpr std::uint32_t free_blocks(const SendQueue& queue, const Send
 }
 
 // A completion costs the NIC a write over the bus and the host a cache miss, so one stands for a quarter of a
-// queue. Once all that were asked for have come, less than that is left, and up to three blocks of the last
-// request whose completion tells of its first only: there is room for another one.
+// queue. Once all of them have come, less than that is left, and up to three blocks of the last
+// request whose completion is that of its first only: there is room for another one.
 LAMINA_HD constexpr Completion moderated(const SendQueue& queue, const SendState& state,
                                          std::uint32_t blocks) {
-  return state.next + blocks - state.signalled >= queue.blocks / 4 ? Completion::kAsked
+  return state.next + blocks - state.signalled >= queue.blocks / 4 ? Completion::kRequested
                                                                    : Completion::kWithLater;
 }
 
@@ -116,7 +116,8 @@ LAMINA_HD Request put(const SendQueue& queue, SendState& state, const Request& r
   }
   state.latest = state.next;
   state.next += blocks_of(segments);
-  if (request.control.flags == static_cast<std::uint8_t>(Completion::kAsked)) state.signalled = state.next;
+  if (request.control.flags == static_cast<std::uint8_t>(Completion::kRequested))
+    state.signalled = state.next;
   return request;
 }
 
@@ -151,8 +152,8 @@ LAMINA_HD InlineRequest<kRoom> put_inline(const SendQueue& queue, SendState& sta
 
 LAMINA_HD NothingRequest put_nothing(const SendQueue& queue, SendState& state) {
   NothingRequest request{};
-  request.control =
-      control_segment(Opcode::kNothing, state.next, queue.qpn, NothingRequest::kSegments, Completion::kAsked);
+  request.control = control_segment(Opcode::kNothing, state.next, queue.qpn, NothingRequest::kSegments,
+                                    Completion::kRequested);
   return put(queue, state, request, NothingRequest::kSegments);
 }
 
@@ -165,7 +166,7 @@ LAMINA_HD std::uint64_t* take_half(const SendQueue& queue, SendState& state) {
   return half;
 }
 
-// Tells the NIC of all that was put since the last time. A single request that fits goes into the register
+// Notifies the NIC of all that was put since the last time. A single request that fits goes into the register
 // whole, so that the NIC need not fetch it: BlueFlame. The NIC may miss that, and then finds it in the queue.
 LAMINA_HD_OF_ORDER
 LAMINA_HD void ring(const SendQueue& queue, SendState& state) {

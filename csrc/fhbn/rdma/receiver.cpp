@@ -74,7 +74,7 @@ void Receiver::close() {
   if (std::exchange(state_, State::kClosed) == State::kClosed) return;
   ring_.close();
   if (load_acquire(segment().ring().published.state) != State::kOpen || peer().has_ended()) return;
-  say_goodbye(*writer_, offsetof(Ring, consumed), notified_);
+  write_goodbye(*writer_, offsetof(Ring, consumed), notified_);
 }
 
 }  // namespace lamina::fhbn::rdma

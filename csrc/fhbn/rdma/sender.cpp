@@ -81,7 +81,7 @@ void Sender::close() {
   if (!owner_.is_here() || std::exchange(closed_, true)) return;
   mirror_.close();
   if (load_acquire(segment().ring().consumed.state) != State::kOpen || peer().has_ended()) return;
-  say_goodbye(*writer_, offsetof(Ring, published), next_seqno());
+  write_goodbye(*writer_, offsetof(Ring, published), next_seqno());
 }
 
 }  // namespace lamina::fhbn::rdma

@@ -76,7 +76,7 @@ void VerbsWriter::ring() {
   if (count == 0) return;
   if (handed_ + count > completed_ + kDepth) wait_until(handed_ + count - kDepth, kPatience);
   for (std::uint32_t i = 0; i + 1 < count; ++i) queued_[i].request.next = &queued_[i + 1].request;
-  // Its completion tells of all before it.
+  // Its completion is that of all before it.
   handed_ += count;
   queued_[count - 1].request.id = handed_;
   queued_[count - 1].request.flags |= abi::kSignalled;

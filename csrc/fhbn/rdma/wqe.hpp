@@ -30,7 +30,7 @@ LAMINA_HD constexpr std::uint64_t big_endian(std::uint64_t value) {
 enum class Opcode : std::uint8_t { kNothing = 0x00, kRdmaWrite = 0x08 };
 
 // A request without a completion of its own is completed by that of a later one.
-enum class Completion : std::uint8_t { kWithLater = 0, kAsked = 0x08 };
+enum class Completion : std::uint8_t { kWithLater = 0, kRequested = 0x08 };
 
 struct ControlSegment {
   std::uint32_t index_opcode;    // modifier (8 bits), block's number in the queue (16), opcode (8)
@@ -109,7 +109,7 @@ inline constexpr std::uint32_t kLongInline = 220;
 using ShortInline = InlineRequest<kShortInline>;
 using LongInline = InlineRequest<kLongInline>;
 
-// Does nothing, and tells by its completion that all before it is done.
+// Does nothing; its completion shows that all before it is done.
 struct alignas(kBlockBytes) NothingRequest {
   ControlSegment control;
   std::uint64_t unused[6];

@@ -31,7 +31,7 @@ struct NicError : ChannelError {
 
 // Writes from this end's memory into the peer's, both registered with their NICs; offsets are from the
 // beginning of each. What is written by one writer arrives in that order, so that a line never comes before
-// what it tells of. For one thread at a time.
+// what it announces. For one thread at a time.
 //
 // Memory may be changed again once the peer is known to have used it: a NIC that sends something again,
 // because the answer was lost, sends what the peer's NIC has had already and leaves alone.
@@ -49,7 +49,7 @@ public:
   // The same of a side's line (seqno, state, unheard), which is copied here: it lies in the request.
   virtual void write_line(std::uint64_t remote_offset, const Side& line) = 0;
 
-  // Tells the NIC of all requests since the last time.
+  // Notifies the NIC of all requests since the last time.
   virtual void ring() = 0;
 
   // Takes what the NIC says of requests that are done. Throws NicError if one has failed, each time from then
@@ -65,9 +65,9 @@ inline constexpr std::uint32_t kUnheard = 1;
 // How long a closed end waits until its peer's NIC has been notified.
 inline constexpr Duration kGoodbye = std::chrono::seconds(1);
 
-// A NIC tells only of what it was asked to do, and of a queue pair that has failed, here or at the peer, no
-// more than that. So a waiter asks for something now and then: that its line be written once more. Not where
-// that would have to wait for room: then the NIC has enough to tell of.
+// A NIC reports only on its requests, and of a queue pair that has failed, here or at the peer, no
+// more than that. So a waiter requests now and then that its line be written once more. Not where
+// that would have to wait for room: then the NIC has enough to report.
 class Reminder {
 public:
   // True once in a while.
@@ -88,16 +88,16 @@ inline std::uint64_t offset_in(const Segment& segment, const void* place) {
                                     static_cast<const std::byte*>(segment.memory()));
 }
 
-// Tells the peer by its line that there will be nothing more, and waits until its NIC has that: the queue
+// Notifies the peer by its line that there will be nothing more, and waits until its NIC has that: the queue
 // pair may go next, and with it what it was given.
-inline void say_goodbye(Writer& writer, std::uint64_t line_offset, std::uint64_t seqno) {
+inline void write_goodbye(Writer& writer, std::uint64_t line_offset, std::uint64_t seqno) {
   try {
     if (!writer.has_room()) writer.drain(kGoodbye);
     writer.write_line(line_offset, {seqno, State::kClosed, kUnheard});
     writer.ring();
     writer.drain(kGoodbye);
   } catch (const ChannelError&) {
-    // The NIC has failed, or was never connected: then the peer hears of this end by the connection over
+    // The NIC has failed, or was never connected: then the peer learns of this end by the connection over
     // which the two have met.
   }
 }

@@ -56,7 +56,7 @@ lamina_cuda_status lamina_cuda_norm(const lamina_cuda_norm_shape* shape, const v
     require(shape != nullptr, "there is no norm");
     const Entries kernels = entries_of(shape->dtype);
     require(shape->width > 0 && shape->width * kernels.bytes % 16 == 0, "a row is no multiple of 16 bytes");
-    require(static_cast<std::int64_t>(shape->width) * kernels.bytes <= kKept * kWide * 16,
+    require(static_cast<std::int64_t>(shape->width) * kernels.bytes <= kRetained * kWide * 16,
             "a row is too wide");
     require(rows >= 0 && block_rows > 0 && block_stride % 16 == 0, "the rows lie nowhere");
     require((added == nullptr) == (sum == nullptr), "what is added needs a sum, and a sum something added");
@@ -69,7 +69,7 @@ lamina_cuda_status lamina_cuda_norm(const lamina_cuda_norm_shape* shape, const v
     const NormArgs args{
         *shape, static_cast<const char*>(x), block_rows, block_stride, added, sum, weight, out, rows};
     const std::int64_t pieces = static_cast<std::int64_t>(shape->width) * kernels.bytes / 16;
-    const int which = pieces <= kKept * kNarrow ? 0 : pieces <= kKept * kMiddling ? 1 : 2;
+    const int which = pieces <= kRetained * kNarrow ? 0 : pieces <= kRetained * kMiddling ? 1 : 2;
     const int threads = which == 2 ? kWide : kNormThreads;
     launch(kernels.norm[which], grid_for(rows, which == 0 ? kNormThreads / kNarrow : 1), threads,
            threads / 32 * static_cast<int>(sizeof(float)), stream, args, "norming");

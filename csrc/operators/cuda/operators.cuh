@@ -40,7 +40,7 @@ LAMINA_DEVICE Few<Element>& few(void* memory, std::int64_t number) {
 // Of a row, by how wide it is; and what each of them keeps of it.
 constexpr int kNarrow = 32, kMiddling = 256, kWide = 1024;
 constexpr int kNormThreads = 256;  // of a block, unless a row has more
-constexpr int kKept = 2;
+constexpr int kRetained = 2;
 
 struct NormArgs {
   lamina_cuda_norm_shape shape;
@@ -86,15 +86,15 @@ norm(const NormArgs args) {
   const int first = thread_index() % kLanes * Some::kCount;
   const auto width = static_cast<float>(shape.width);
 
-  Some retained[kKept];
+  Some retained[kRetained];
   LAMINA_UNROLL
-  for (int k = 0; k < kKept; ++k) {
+  for (int k = 0; k < kRetained; ++k) {
     if (first + k * kStep < shape.width)
       retained[k] = few<Element>(static_cast<const void*>(x), first + k * kStep);
   }
   if (args.added != nullptr) {
     LAMINA_UNROLL
-    for (int k = 0; k < kKept; ++k) {
+    for (int k = 0; k < kRetained; ++k) {
       const int at = first + k * kStep;
       if (at >= shape.width) continue;
       const Some other = few<Element>(args.added, dense + at);
@@ -108,7 +108,7 @@ norm(const NormArgs args) {
   if (shape.centred) {
     float sum = 0;
     LAMINA_UNROLL
-    for (int k = 0; k < kKept; ++k) {
+    for (int k = 0; k < kRetained; ++k) {
       if (first + k * kStep >= shape.width) continue;
       LAMINA_UNROLL
       for (int i = 0; i < Some::kCount; ++i) sum += Element::load(retained[k].at[i]);
@@ -117,7 +117,7 @@ norm(const NormArgs args) {
   }
   float squares = 0;
   LAMINA_UNROLL
-  for (int k = 0; k < kKept; ++k) {
+  for (int k = 0; k < kRetained; ++k) {
     if (first + k * kStep >= shape.width) continue;
     LAMINA_UNROLL
     for (int i = 0; i < Some::kCount; ++i) {
@@ -127,7 +127,7 @@ norm(const NormArgs args) {
   }
   const float scale = 1.0f / ::sqrtf(added_up<kLanes>(squares) / width + shape.eps);
   LAMINA_UNROLL
-  for (int k = 0; k < kKept; ++k) {
+  for (int k = 0; k < kRetained; ++k) {
     const int at = first + k * kStep;
     if (at >= shape.width) continue;
     Some weights, out;

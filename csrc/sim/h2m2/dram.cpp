@@ -90,7 +90,8 @@ double Dram::open(Channel& channel, Bank& bank, std::int64_t row, double at) {
   return when;
 }
 
-// Those that fell due, each after what was asked before it: a refresh waits for a block, never within one.
+// Those that fell due, each after what was requested before it: a refresh waits for a block, never within
+// one.
 void Dram::refresh_until(Channel& channel, double at) {
   while (channel.refresh <= at) {
     const double begin = std::max({channel.refresh, channel.bus, channel.open_until});

@@ -28,15 +28,15 @@ struct DramTiming {
 
 // Channels with their banks, each with one open row. Consecutive bursts alternate between bank groups, a row
 // of each group is one *block* of a channel, and consecutive blocks go to consecutive channels, then to
-// consecutive banks. A channel serves in the order in which it is asked, opens rows ahead as far as its queue
+// consecutive banks. A channel serves in the order of requests, opens rows ahead as far as its queue
 // sees, leaves them open, and refreshes all of its banks at once, channels taking turns. Reads and writes are
 // identical.
 class Dram {
 public:
   struct Counts {
-    std::int64_t bytes = 0;      // as asked
+    std::int64_t bytes = 0;      // as requested
     std::int64_t bursts = 0;     // as moved: whole ones
-    std::int64_t hits = 0;       // banks asked that had the row open
+    std::int64_t hits = 0;       // requested banks that had the row open
     std::int64_t opened = 0;     // that had none
     std::int64_t conflicts = 0;  // that had another
     std::int64_t refreshes = 0;
@@ -50,7 +50,7 @@ public:
   // When the block's channel has room in its queue.
   double room_at(std::int64_t address) const;
 
-  // When the last burst has left the bus, asked at this time for bytes of one block.
+  // When the last burst has left the bus, requested at this time for bytes of one block.
   double serve(std::int64_t address, std::int64_t bytes, double at);
 
   const Counts& counts() const { return counts_; }

@@ -40,7 +40,7 @@ public:
   }
 
   // The fewest that leave no more than fit into `room` to the other side; more than there are if none do.
-  int least_beside(double room) const { return count_ - most_in(room); }
+  int least_outside(double room) const { return count_ - most_in(room); }
 
 private:
   double bytes_;
@@ -54,13 +54,13 @@ class Window {
 public:
   Window(const Pieces& pieces, double hbm, double lpddr) : bytes_(pieces.bytes()), count_(pieces.count()) {
     set_most(pieces.most_in(hbm));
-    set_least(std::max(0, pieces.least_beside(lpddr)));
+    set_least(std::max(0, pieces.least_outside(lpddr)));
   }
 
   // Less room in HBM than the last time, or the same, and more in LPDDR.
   void follow(double hbm, double lpddr) {
     while (most_ >= 0 && in_hbm_ > hbm) set_most(most_ - 1);
-    while (least_ > 0 && one_more_beside_ <= lpddr) set_least(least_ - 1);
+    while (least_ > 0 && one_more_outside_ <= lpddr) set_least(least_ - 1);
   }
 
   int least() const { return least_; }
@@ -73,13 +73,13 @@ private:
   }
   void set_least(int least) {
     least_ = least;
-    one_more_beside_ = (count_ - least + 1) * bytes_;
+    one_more_outside_ = (count_ - least + 1) * bytes_;
   }
 
   double bytes_;
   int count_;
   int most_, least_;
-  double in_hbm_, one_more_beside_;
+  double in_hbm_, one_more_outside_;
 };
 
 }  // namespace lamina::h2m2

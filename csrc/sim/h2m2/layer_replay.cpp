@@ -263,7 +263,7 @@ private:
     bool active = false;
     std::deque<std::pair<std::int64_t, double>>
         stored;  // items in the scratchpad, and when each is computed on
-    std::int64_t held_bytes = 0;
+    std::int64_t stored_bytes = 0;
   };
 
   template <typename Items>
@@ -271,13 +271,13 @@ private:
     Core& core = cores_[i];
     core.active = items(static_cast<int>(i), core.index++, core.item);
     core.item_bytes = core.item.bytes();
-    core.held_bytes += core.active ? core.item_bytes : 0;
+    core.stored_bytes += core.active ? core.item_bytes : 0;
     core.piece = 0;
     core.done = 0;
     core.arrived = 0;
   }
 
-  // Of those that ask at one time, the one that has asked for the least: they take turns.
+  // Of simultaneous requests, the core with the fewest so far: they take turns.
   Core* earliest() {
     Core* match = nullptr;
     for (Core& core : cores_) {
@@ -290,10 +290,10 @@ private:
   // Asks for a block, or finds out that it has to wait: for room in the scratchpad, a translation, or a
   // channel. Whether the item is then complete.
   bool step(Core& core) {
-    while (core.held_bytes > spm_bytes_ && !core.stored.empty()) {
+    while (core.stored_bytes > spm_bytes_ && !core.stored.empty()) {
       const auto [bytes, computed] = core.stored.front();
       core.stored.pop_front();
-      core.held_bytes -= bytes;
+      core.stored_bytes -= bytes;
       if (computed > core.at) {
         core.at = computed;
         return false;

@@ -14,9 +14,8 @@ std::int64_t checked_columns(const Board& board, const Shape& shape, std::int64_
   const std::int64_t most = most_columns(board, shape);
   if (columns >= 1 && columns <= most) return columns;
   throw std::invalid_argument("the board has room for " + std::to_string(most) +
-                              " KV columns next to the weights, "
-                              "and " +
-                              std::to_string(columns) + " are asked for");
+                              " KV columns next to the weights, and " + std::to_string(columns) +
+                              " are requested");
 }
 
 }  // namespace

@@ -15,8 +15,8 @@ namespace lamina::h2m2 {
 
 namespace {
 
-// Sublayers dealt out to the two sides one after the other, never so that what is still to come fits nowhere:
-// weights come in small pieces, KV groups in large ones (Llama 2 has eight).
+// Sublayers distributed to the two sides one after the other, never so that what is still to come fits
+// nowhere: weights come in small pieces, KV groups in large ones (Llama 2 has eight).
 class Packing {
 public:
   Packing(const Shape& shape, const Room& room)
@@ -54,7 +54,7 @@ private:
   std::optional<int> choose(const std::array<Sublayer, 3>& order, std::size_t i, const Costs& costs) const {
     const Pieces& pieces = at(order[i]);
     const int most = pieces.most_in(hbm_);
-    const int least = std::max(0, pieces.least_beside(lpddr_));
+    const int least = std::max(0, pieces.least_outside(lpddr_));
     if (least > most) return std::nullopt;
     const auto cost = costs(order[i]);
     int up = std::clamp(cost.best(), least, most);
@@ -75,7 +75,7 @@ private:
     if (from == order.size()) return true;
     const Pieces& pieces = at(order[from]);
     const int most = pieces.most_in(hbm_);
-    for (int n = std::max(0, pieces.least_beside(lpddr_)); n <= most; ++n) {
+    for (int n = std::max(0, pieces.least_outside(lpddr_)); n <= most; ++n) {
       Packing rest = *this;
       rest.take(pieces, n);
       if (rest.fits(order, from + 1)) return true;

@@ -14,7 +14,7 @@ class Tlb {
 public:
   Tlb(int entries, double miss_ns, int walks_at_once);
 
-  // When the page's translation is known, asked for at this time; times never go back.
+  // When the page's translation is known, requested at this time; times never go back.
   double translate(std::int64_t page, double at);
 
   std::int64_t misses() const { return misses_; }

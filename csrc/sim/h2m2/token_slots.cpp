@@ -42,7 +42,7 @@ void TokenSlots::join(Request request, std::int64_t tokens) {
   }
   if (tokens < 0) throw std::invalid_argument("a request cannot have fewer than no tokens");
   require_free(tokens);
-  Held joining{request, std::vector<Slot>(static_cast<std::size_t>(tokens))};
+  Allocation joining{request, std::vector<Slot>(static_cast<std::size_t>(tokens))};
   if (stored_.size() == stored_.capacity()) stored_.reserve(std::max<std::size_t>(16, stored_.size() * 2));
   places_.insert(request, static_cast<FlatMap::Handle>(stored_.size()));
 
@@ -55,13 +55,13 @@ void TokenSlots::join(Request request, std::int64_t tokens) {
 
 void TokenSlots::grow() {
   require_free(static_cast<std::int64_t>(stored_.size()));
-  for (Held& each : stored_) {
+  for (Allocation& each : stored_) {
     if (each.slots.size() == each.slots.capacity())
       each.slots.reserve(std::max<std::size_t>(16, each.slots.size() * 2));
   }
 
   // Nothing below can fail.
-  for (Held& each : stored_) {
+  for (Allocation& each : stored_) {
     const Slot slot = take_lowest();
     std::int64_t& live = live_[static_cast<std::size_t>(slot / slots_of_column_)];
     columns_in_use_ += live == 0;
@@ -95,7 +95,7 @@ std::int64_t TokenSlots::compact() {
   if (columns_in_use_ <= enough) return 0;
   const auto end = static_cast<Slot>(enough * slots_of_column_);
   std::int64_t copied = 0;
-  for (Held& each : stored_) {
+  for (Allocation& each : stored_) {
     for (Slot& slot : each.slots) {
       if (slot < end) continue;
       free_bits_[slot / kWordBits] |= std::uint64_t{1} << slot % kWordBits;
@@ -112,7 +112,7 @@ std::int64_t TokenSlots::compact() {
 std::vector<TokenSlots::Request> TokenSlots::requests() const {
   std::vector<Request> requests;
   requests.reserve(stored_.size());
-  for (const Held& each : stored_) requests.push_back(each.request);
+  for (const Allocation& each : stored_) requests.push_back(each.request);
   return requests;
 }
 
@@ -126,7 +126,7 @@ void TokenSlots::check_integrity() const {
   std::int64_t rows = 0;
   if (places_.size() != stored_.size()) broken("the map of requests and their list differ in number");
   for (std::size_t place = 0; place < stored_.size(); ++place) {
-    const Held& each = stored_[place];
+    const Allocation& each = stored_[place];
     const std::string name = "request " + std::to_string(each.request);
     if (places_.find(each.request) != place) broken(name + " is not where the map says");
     for (const Slot slot : each.slots) {
@@ -151,7 +151,7 @@ void TokenSlots::check_integrity() const {
   if (rows != rows_) broken("the rows are miscounted");
 }
 
-const TokenSlots::Held& TokenSlots::stored(Request request) const {
+const TokenSlots::Allocation& TokenSlots::stored(Request request) const {
   const FlatMap::Handle place = places_.find(request);
   if (place == FlatMap::kNone) throw std::out_of_range("request " + std::to_string(request) + " is not here");
   return stored_[place];
@@ -159,7 +159,7 @@ const TokenSlots::Held& TokenSlots::stored(Request request) const {
 
 void TokenSlots::require_free(std::int64_t slots) const {
   if (slots <= free()) return;
-  throw NoRoom("asked for " + std::to_string(slots) + " token slots, but only " + std::to_string(free()) +
+  throw NoRoom(std::to_string(slots) + " token slots were requested, but only " + std::to_string(free()) +
                " of " + std::to_string(capacity_) + " are free");
 }
 

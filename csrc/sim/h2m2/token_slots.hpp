@@ -47,13 +47,13 @@ public:
 private:
   friend struct MemoryTestAccess;  // the stress test breaks slots to see that check_integrity() notices
 
-  struct Held {
+  struct Allocation {
     Request request;
     std::vector<Slot> slots;
   };
 
   std::int64_t rows_of(std::int64_t tokens) const { return (tokens + row_tokens_ - 1) / row_tokens_; }
-  const Held& stored(Request request) const;
+  const Allocation& stored(Request request) const;
   void require_free(std::int64_t slots) const;
   Slot take_lowest();
   void count(const std::vector<Slot>& slots, std::int64_t change);
@@ -65,7 +65,7 @@ private:
   std::int64_t columns_in_use_ = 0;
   std::int64_t tokens_ = 0;
   std::int64_t rows_ = 0;
-  std::vector<Held> stored_;
+  std::vector<Allocation> stored_;
   FlatMap places_;  // request -> index into held_
 };
 

@@ -75,7 +75,7 @@ class TensorWorker(Heads):
     def plan(
         self, slab: Slab, requests: NDArray[np.int64], rows: int | None = None, *, space: int = 0
     ) -> None:
-        """Once an iteration, for each space: the requests whose tokens the following calls attend to.
+        """Plan an iteration in each space: the requests whose tokens the following calls attend to.
 
         The batch is filled up to `rows` with requests that have no tokens and whose results are zero.
         """
@@ -113,7 +113,7 @@ class TensorWorker(Heads):
         return self.finish(layer, *kv)
 
     def partial(self, layer: int, q: Tensor) -> tuple[Tensor, Tensor]:
-        """Over all planned tokens: the output and the log of the softmax's denominator, both float32."""
+        """Attend to all planned tokens; return output and log of the softmax's denominator, in float32."""
         self.check(self.requests, q)
         out = torch.empty((self.requests, self.heads, self.value_dim))
         lse = torch.empty((self.requests, self.heads))

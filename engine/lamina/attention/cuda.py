@@ -46,7 +46,7 @@ _Workspace = _structure("_Workspace", memory=_POINTER, bytes=ctypes.c_size_t)
 
 
 def _tensor(numbers: NDArray[np.int32] | NDArray[np.int64] | Tensor) -> Tensor:
-    """Shares memory where it may: torch warns of an array that cannot be written to."""
+    """Share memory where it may be written: torch warns of an array that cannot be written to."""
     return numbers if isinstance(numbers, Tensor) else torch.from_numpy(np.require(numbers, requirements="W"))
 
 
@@ -147,7 +147,7 @@ class CudaAttentionWorker(Heads):
     def plan(
         self, slab: Slab, requests: NDArray[np.int64], rows: int | None = None, *, space: int = 0
     ) -> None:
-        """Once an iteration, for each space: the requests whose tokens, newest included, the following calls
+        """Plan an iteration in each space: the requests whose tokens, newest included, the following calls
         attend to.
         """
         self.plan_lists(*slab.lists(requests), rows, space=space)
@@ -216,7 +216,7 @@ class CudaAttentionWorker(Heads):
         return self.finish(layer, *kv)
 
     def partial(self, layer: int, q: Tensor) -> tuple[Tensor, Tensor]:
-        """Over all planned tokens: the output and the log of the softmax's denominator, both float32."""
+        """Attend to all planned tokens; return output and log of the softmax's denominator, in float32."""
         self.check(self.requests, q)
         known = self._layers[layer]
         out = self._empty((self.requests, self.heads, self.value_dim), torch.float32)
@@ -234,7 +234,7 @@ class CudaAttentionWorker(Heads):
         return out, lse
 
     def combine(self, first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """The partial of two disjoint sets of tokens from the partials of each."""
+        """Return the partial of two disjoint sets of tokens from the partials of each."""
         assert first[0].shape == second[0].shape == (len(first[0]), self.heads, self.value_dim)
         for tensor in (*first, *second):
             assert tensor.device == self.device
@@ -254,7 +254,7 @@ class CudaAttentionWorker(Heads):
         self._launch("append", known.attention, known.arena, k_at, v_at, where_at, len(where))
 
     def _launch(self, name: str, *arguments: object) -> None:
-        """A call that puts work on the current stream."""
+        """Call a function that puts work on the current stream."""
         gpu.launch(name, self.device, *arguments)
 
     def _lists(self, space: int) -> ctypes.Structure:

@@ -40,7 +40,7 @@ class Unit(NamedTuple):
 
 
 class AttentionRole:
-    """Serves one batch at a time, layer by layer, in the schedule's order."""
+    """A worker that serves one batch at a time, layer by layer, in the schedule's order."""
 
     def __init__(self, context: Context, attended: Attended) -> None:
         config, front, self._recorder, self._heartbeat = context
@@ -160,7 +160,7 @@ class AttentionRole:
         return self._kv_slots.apply(batch, plan.delta)
 
     def _begin(self, turn: Turn) -> None:
-        """A batch's iteration: joining and leaving sequences, slots of the new tokens, and their owners."""
+        """Begin a batch's iteration: joining and leaving sequences, slots of new tokens, and their owners."""
         batch = turn.batch
         self._pull.until(lambda wait_s: self._front.has_plan(batch, turn.cycle, wait_s))
         # What a GPU waits for may never come, and no thread waits for the GPU.
@@ -207,13 +207,13 @@ class AttentionRole:
             self._copy.keep({name for each in batches for name in self._kv_slots.names(each).tolist()})
 
     def _forget(self, names: list[int]) -> None:
-        """They were expected, and are not any more."""
+        """Forget sequences that were expected."""
         self._pull.forget(names)
         for name in names:
             self._coming.pop(name, None)
 
     def _prompts(self, turn: Turn, call: Call) -> None:
-        """The KV of tokens that go through the slices together, in the order in which it is computed."""
+        """Send the KV of tokens that go through the slices together, in the order of computation."""
         # Where slots are: no pages change places before the next iteration begins.
         of_space = [
             gpu.put(torch.from_numpy(space.physical(slots).astype(np.int64)), self._device)

@@ -103,7 +103,7 @@ class ClusterCore:
             return core.measure(max_sequences)
 
     def _prepare(self, options: CoreOptions, layout: Layout, max_sequences: int) -> None:
-        """All that can be refused before anything big is loaded."""
+        """Refuse what can be refused before anything big is loaded."""
         facts, self.layout = self.facts, layout
         if layout.prefill_workers and options.decode_only:
             raise EngineError(
@@ -153,7 +153,7 @@ class ClusterCore:
         # Attention workers that took over from others, until they have the KV of the batch's sequences.
         self._lacking: list[set[int]] = [set() for _ in range(self.batches)]
         self._copied: list[dict[int, int]] = []  # tokens by sequence that attention workers' copies have
-        self._read_back: set[int] = set()  # sequences since that was asked
+        self._read_back: set[int] = set()  # sequences since the last read_back()
         self._recovery_attempts = 0
         # Since when workers have been there, in cycles; and the cycles of batches that came to nothing.
         self._since = [0] * layout.workers
@@ -292,7 +292,7 @@ class ClusterCore:
         )
 
     def scale(self, to: Scaled) -> None:
-        """Deal attention out anew, while nothing is under way. The KV memory is empty then: all batches
+        """Distribute attention anew, while nothing is under way. The KV memory is empty then: all batches
         have to be launched with their snapshots. Raises LostError if workers are lost meanwhile: regroup().
         """
         self.layout, self._partition, self._device_tokens = to.layout, to.partition, to.device_tokens
@@ -308,14 +308,14 @@ class ClusterCore:
         stay = to.layout.model_workers
         self._since = self._since[:stay] + [0] * (to.layout.workers - stay)
         self._workers.become(self._configs(to.cores))
-        self.regroup(LostError((), "engine-scaled", "attention is dealt out anew"))
+        self.regroup(LostError((), "engine-scaled", "attention is distributed anew"))
 
     def inject_fault(self, name: str, how: str) -> None:
         self._workers.inject_fault(self.layout.names.index(name), how)
 
     def refusal(self, tokens: int) -> str | None:
-        """Why no worker has the memory to compute a prompt of so many tokens, if none has: all else may not
-        have been touched yet.
+        """Return why no worker has the memory to compute a prompt of so many tokens, if none has: all else
+        may not have been touched yet.
         """
 
         def free() -> int:
@@ -325,7 +325,7 @@ class ClusterCore:
         return self.facts.refusal(tokens, free)
 
     def place_of_next(self, batch: int) -> int:
-        """The place where the batch's next iteration begins and its prompts are computed."""
+        """Return the place where the batch's next iteration begins and its prompts are computed."""
         return self.schedule.place(batch, self._cycles[batch] + 1, 0)
 
     def land(self, batch: int) -> Landed:
@@ -415,7 +415,7 @@ class ClusterCore:
         return self._workers.monitor.advanced(range(self.layout.workers))
 
     def worked_s(self) -> dict[str, float]:
-        """Seconds that each worker has worked, as of its last heartbeat; sends the next one."""
+        """Return the seconds that each worker has worked, as of its last heartbeat; sends the next one."""
         return self._workers.monitor.worked_s(self.workers)
 
     def _report(self, number: int, deadline: Deadline) -> Iterator[WorkRecords]:
@@ -432,7 +432,7 @@ class ClusterCore:
                 raise RuntimeError(f"{name}: {state.wrong}")
 
     def kv_used(self) -> list[int]:
-        """Slots that are taken, of each attention worker."""
+        """Return the taken slots of each attention worker."""
         return [state.used for _, state in self._arenas()]
 
     def paging(self) -> dict[str, Faults]:

@@ -131,7 +131,7 @@ def answered(answer: Callable[[], messages.AnyMessage]) -> messages.AnyMessage:
 def _become(
     parent: int, configs: Sequence[WorkerConfig], attended: Attended, conversion: Conversion, weights: Weights
 ) -> NoReturn:
-    """The child's whole life. It never returns to the loop that its parent is in."""
+    """Run the child until its end. It never returns to the loop that its parent is in."""
     status = 1
     try:
         # Whatever ends the fork server ends its workers.

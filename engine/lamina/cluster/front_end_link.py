@@ -44,7 +44,7 @@ class FrontEndLink:
         return self._plans.pop((batch, cycle))
 
     def has_plan(self, batch: int, cycle: int, timeout_s: float) -> bool:
-        """Whether it is here, or the next message comes in this time and is this plan."""
+        """Return whether it is here, or the next message comes in this time and is this plan."""
         if (batch, cycle) not in self._plans:
             self.look(timeout_s)
         return (batch, cycle) in self._plans
@@ -73,7 +73,7 @@ class FrontEndLink:
             timeout_s = 0.0
 
     def left_over(self) -> list[messages.Plan]:
-        """Plans that have come and were not begun, in the order in which they were made."""
+        """Return the plans that have come and were not begun, in order."""
         plans, self._plans = sorted(self._plans.values(), key=lambda plan: plan.cycle), {}
         return plans
 

@@ -1,4 +1,4 @@
-"""Heartbeats, which tell whether a silent worker still works: a link of their own, answered by a thread."""
+"""Heartbeats, which show whether a silent worker still works: a link of their own, answered by a thread."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Heartbeat:
         threading.Thread(target=self._answer, daemon=True).start()
 
     def start(self, kind: str, work: float = 1.0) -> None:
-        """A piece of work begins, so much of its kind."""
+        """Begin a piece of work, so much of its kind."""
         self._since = kind, work, time.monotonic(), time.thread_time()
 
     def stop(self) -> None:
@@ -71,7 +71,7 @@ class Heartbeat:
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """A piece of work waits for another worker's; that time does not count."""
+        """Wait for another worker within a piece of work; that time does not count."""
         now, self._since = self._since, None
         self._worked_s += time.monotonic() - now[2] if now else 0.0
         yield
@@ -111,7 +111,7 @@ class Effort:
         now: Callable[[], float] = time.monotonic,
         sampled: Callable[[], tuple[float, bool]] | None = None,
     ) -> None:
-        """For the calling thread. `sampled`: seconds of a core that it had, and whether it wants one now."""
+        """Report for the calling thread. `sampled`: its seconds of a core, and whether it wants one now."""
         self._now = now
         self._sampled = sampled or partial(_sampled, threading.get_ident(), threading.get_native_id())
         self._looked, self._computed_s, self._blocked_s = now(), 0.0, 0.0
@@ -183,7 +183,7 @@ class HeartbeatMonitor:
 
     @contextlib.contextmanager
     def beginning(self) -> Iterator[None]:
-        """Workers begin: some of them may be silent for longer."""
+        """Let workers begin: some of them may be silent for longer."""
         self._answer_s = BEGINNING_S
         try:
             yield
@@ -191,10 +191,10 @@ class HeartbeatMonitor:
             self._answer_s = ANSWER_S
 
     def look(self) -> dict[int, str]:
-        """Ask all that have answered; of those that cannot go on, why. It does not wait."""
+        """Query all workers that have answered, without waiting; return why, for those that have failed."""
         result: dict[int, str] = {}
         now = self._now()
-        # A front end without a core itself cannot tell how long the others were silent.
+        # A front end without a core itself does not know how long the others were silent.
         passed_s, self._looked = min(now - self._looked, MOST_GAP_S), now
         for number, control in list(self._controls.items()):
             try:
@@ -209,7 +209,7 @@ class HeartbeatMonitor:
         return result
 
     def worked_s(self, workers: Sequence[str]) -> dict[str, float]:
-        """Seconds that each worker has worked, as of its last heartbeat; sends the next one."""
+        """Return the seconds that each worker has worked, as of its last heartbeat; sends the next one."""
         self.look()  # a worker that cannot go on is noticed where it is waited for
         return {name: self._before_s[at] + self._worked_s[at] for at, name in enumerate(workers)}
 

@@ -109,12 +109,12 @@ class KvPull:
         self._coming.clear()
 
     def expect(self, arrival: Arrival) -> None:
-        """The KV of a sequence that has its slots will come."""
+        """Expect the KV of a sequence that has its slots."""
         left = sum(len(arrival.slots[space]) for space in self._spaces)
         self._coming[arrival.name] = _Incoming(arrival, left)
 
     def forget(self, names: Iterable[int]) -> None:
-        """Their slots are not theirs any more. What has been sent of them comes and is thrown away."""
+        """Forget sequences whose slots were released; what has been sent of them is dropped when it comes."""
         if self._coming:
             for name in names:
                 if name in self._coming:

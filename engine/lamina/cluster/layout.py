@@ -99,7 +99,7 @@ class Layout:
             self._settle()
 
     def _on(self, name: str) -> str | tuple[str, ...]:
-        """The devices that are named, one for each worker or one for all."""
+        """Return the devices that are named, one for each worker or one for all."""
         given, workers = getattr(self, name), getattr(self, name.removesuffix("on") + "workers")
         devices = (given,) if isinstance(given, str) else tuple(given)
         for device in devices:
@@ -198,7 +198,7 @@ class Layout:
         )
 
     def cores(self) -> list[int]:
-        """A core for each worker, in the order of `names`; an EngineError if there are too few."""
+        """Return a core for each worker, in the order of `names`; an EngineError if there are too few."""
         usable = sorted(os.sched_getaffinity(0))
         if self.workers > len(usable) and not self.oversubscribe:
             prefill = f", {self.prefill_workers} prefill" if self.prefill_workers else ""
@@ -242,7 +242,7 @@ class Scaled:
         free_bytes: int,
         cores: Callable[[Layout], list[int]],
     ) -> Scaled:
-        """An EngineError if there cannot be so many; `cores` says where they would be."""
+        """Raise an EngineError if there cannot be so many; `cores` says where they would be."""
         require_count("attention_workers", attention_workers)
         then = replace(layout, attention_workers=attention_workers)
         partition = then.partition_for(facts.heads, facts.kv_heads)
@@ -257,7 +257,8 @@ class Scaled:
             share_bytes //= layout.attention_workers
         if tokens < 1:
             raise EngineError(
-                "engine-kv-too-small", f"{attention_workers} attention workers have no room: keep more"
+                "engine-kv-too-small",
+                f"{attention_workers} attention workers have no room for the KV: keep more workers",
             )
         if more * share_bytes > free_bytes:
             raise EngineError(
@@ -309,7 +310,9 @@ def candidates(layout: Layout) -> Iterator[Layout]:
 
 
 def settle(layout: Layout, measure: Callable[[Layout], Trial]) -> tuple[Layout, tuple[Trial, ...]]:
-    """The layout with the number of batches that makes a token's round shortest, and what was iterations."""
+    """Return the layout with the number of batches that makes a token's round shortest, and what was
+    iterations.
+    """
     trials: list[tuple[Trial, Layout]] = []
     refused: EngineError | None = None
     for candidate in candidates(layout):
@@ -327,7 +330,7 @@ def settle(layout: Layout, measure: Callable[[Layout], Trial]) -> tuple[Layout, 
 
 
 def made_up(names: Ints, tokens: int, pools: int) -> BatchDelta:
-    """Sequences of so many tokens join, with KV of made-up content."""
+    """Let sequences of so many tokens join, with KV of made-up content."""
     count = len(names)
     values = {"token": 0, "position": tokens, "parent": NO_PARENT, "shared": 0, "made": 0, "top_k": 0}
     values |= {"most": NO_LOGPROBS, "seed": 0, "temperature": 0, "top_p": 1}

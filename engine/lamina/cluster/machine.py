@@ -62,7 +62,7 @@ class Replaced(NamedTuple):
 
 
 class Machine:
-    """Starts workers on this machine.
+    """This machine, on which workers are started.
 
     Importing torch takes seconds and converting a model one: both are done once, in a process that workers
     are forked from, and weights are in memory once however many replicas there are. It ends with this object,
@@ -77,7 +77,7 @@ class Machine:
         self._process: subprocess.Popen[bytes] | None = None
         # A file without a name, for what a worker writes when it dies.
         self._errors: IO[bytes] | None = None
-        self._asking = threading.Lock()
+        self._request_lock = threading.Lock()
         self._finish: Callable[[], object] | None = None
         self._closed = False
 
@@ -88,23 +88,23 @@ class Machine:
         return host_memory.free_bytes()
 
     def free_on(self, devices: Collection[str]) -> dict[str, int]:
-        """Bytes; an EngineError where one of these GPUs is not there or cannot be used."""
-        return self._ask(messages.Measure(sorted(devices)), messages.Free).nbytes if devices else {}
+        """Return the free bytes; an EngineError if one of these GPUs is missing or unusable."""
+        return self._request(messages.Measure(sorted(devices)), messages.Free).nbytes if devices else {}
 
     def convert(self, model: ModelSource) -> ModelFacts:
-        return self._ask(messages.Convert(model), ModelFacts)
+        return self._request(messages.Convert(model), ModelFacts)
 
     def start(self, model: ModelSource, configs: Sequence[WorkerConfig]) -> list[int]:
-        return self._ask(messages.Start(model, list(configs)), messages.Started).pids
+        return self._request(messages.Start(model, list(configs)), messages.Started).pids
 
     def kill(self, pids: Sequence[int]) -> None:
         if self._process is not None:
             with contextlib.suppress(EngineError):
-                self._ask(messages.Reap(list(pids), kill=True), messages.Ends)
+                self._request(messages.Reap(list(pids), kill=True), messages.Ends)
 
     def ends(self, pids: Sequence[int]) -> dict[int, int]:
         """Return the exit status of those that have ended, as subprocess does: below 0 is a signal."""
-        return self._ask(messages.Reap(list(pids), kill=False), messages.Ends).statuses
+        return self._request(messages.Reap(list(pids), kill=False), messages.Ends).statuses
 
     def runs(self, pid: int) -> bool:
         return runs(pid)
@@ -114,7 +114,7 @@ class Machine:
         os.kill(pid, {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}[how])
 
     def errors(self) -> str:
-        """The end of what has been written to standard error."""
+        """Return the end of what has been written to standard error."""
         if self._errors is None or self._errors.closed:
             return ""
         # Not by seek: the processes that write share the position.
@@ -128,8 +128,8 @@ class Machine:
         if self._finish:
             self._finish()
 
-    def _ask(self, message: messages.AnyMessage, kind: type[A]) -> A:
-        with self._asking:
+    def _request(self, message: messages.AnyMessage, kind: type[A]) -> A:
+        with self._request_lock:
             process = self._running()
             assert process.stdin
             assert process.stdout
@@ -210,5 +210,7 @@ def _end(process: subprocess.Popen[bytes], errors: IO[bytes]) -> None:
 
 
 def last_sentence(output: str) -> str:
-    """The last line of a process's output that is a sentence: below it a traceback may have an error code."""
+    """Return the last line of a process's output that is a sentence: below it a traceback may have an error
+    code.
+    """
     return next((line for line in reversed(output.splitlines()) if " " in line), "")

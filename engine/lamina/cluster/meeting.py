@@ -100,7 +100,9 @@ class AttentionChannels(Channels[int]):
         self._undivided = partition.workers == 1 and partition.chunks == 1
 
     def routes(self, pools: Ints) -> list[Route]:
-        """The pieces of a batch whose requests are in these pools, in the order in which they are sent."""
+        """Return the pieces of a batch whose requests are in these pools, in the order in which they are
+        sent.
+        """
         routes: list[Route] = []
         for worker in self.senders:
             own = self._rows(pools, worker)
@@ -119,12 +121,12 @@ class AttentionChannels(Channels[int]):
         return put(torch.from_numpy(np.flatnonzero(pools == worker)), self._place)
 
     def _local(self, heads: range) -> tuple[slice, slice]:
-        """These queries and their KV heads among those of this worker."""
+        """Return these queries and their KV heads among those of this worker."""
         own, kv_of = self._partition.of_rank(self._rank), self._partition.kv_of
         return within(heads, own), within(kv_of(heads), kv_of(own))
 
     def send(self, routes: Sequence[Route], q: Tensor | None, kv: Sequence[Tensor] | None) -> None:
-        """A layer's tensors, or some of them, to all workers that have a part in it."""
+        """Send a layer's tensors, or some of them, to all workers that have a part in it."""
         for route in routes:
             parts = [] if q is None else [self._part(q, route.rows, route.heads)]
             parts += [] if kv is None else [self._part(tensor, route.rows, route.kv_heads) for tensor in kv]
@@ -204,7 +206,7 @@ class TensorParallelGroup(Channels[int]):
     """All-reduce and all-gather among the ranks of a replica.
 
     Each rank sends its part to all and adds up in the order of ranks: the sums are the same bits everywhere,
-    so that all go on with the same numbers. A replica has few ranks; with many a ring would move less.
+    so that all continue with the same numbers. A replica has few ranks; with many a ring would move less.
     """
 
     def __init__(self, rank: int, ranks: int, heartbeat: Heartbeat) -> None:
@@ -219,7 +221,7 @@ class TensorParallelGroup(Channels[int]):
         return total
 
     def all_gather(self, x: Tensor) -> Tensor:
-        """Side by side along the last dimension, in the order of ranks."""
+        """Concatenate along the last dimension, in the order of ranks."""
         return torch.cat(self._all(x), dim=-1)
 
     def _all(self, x: Tensor) -> list[Tensor]:
@@ -275,7 +277,7 @@ class Meeting:
     """One worker's view of it.
 
     On the channels that are opened workers wait for each other without a limit of their own: the front end,
-    which hears of all how they get on, decides who is lost. Then it hangs up, and others notice. Only kernels
+    which gets reports from all, decides which one is lost. Then it hangs up, and others notice. Only kernels
     on a GPU have a limit, a longer one than the front end's, so that no GPU waits for good.
     """
 
@@ -380,7 +382,7 @@ class Meeting:
         return self._came.pop(f"model {high}")
 
     def _accept(self) -> Link:
-        """The next worker that connects, unless the front end regroups meanwhile."""
+        """Return the next worker that connects, unless the front end regroups meanwhile."""
         deadline = Deadline(self._config.layout.timeout_s)
         while not self._listener.visited(min(_LOOK_S, deadline.left_s)) and deadline.left_s:
             self._front.look()

@@ -92,7 +92,7 @@ class WorkerConfig:
 
     @property
     def process(self) -> str:
-        """Workers of which this is the same are threads of one process."""
+        """A key of the process: workers with equal keys are threads of one."""
         return self.device if self.layout.together and is_gpu(self.device) else self.name
 
     @property
@@ -150,7 +150,7 @@ class Regroup(Message):
     epoch: int  # how often they have met before
     cycle: int  # the first one afterwards
     flying: frozenset[int]  # batches whose last iteration has not landed
-    partition: Partition  # how attention is dealt out from now on
+    partition: Partition  # how attention is distributed from now on
 
 
 class Compute(Message):
@@ -163,7 +163,7 @@ class Compute(Message):
 
 
 class Forget(Message):
-    """A prefill worker need not go on with this name."""
+    """An order to a prefill worker to drop this name."""
 
     name: int
 
@@ -260,13 +260,13 @@ class Activity(Message):
 
 
 class Convert(Message):
-    """Cut the model at its attention operators; answered by ModelFacts."""
+    """A request to cut the model at its attention operators; answered by ModelFacts."""
 
     model: ModelSource
 
 
 class Start(Message):
-    """Fork workers; answered by Started."""
+    """A request to fork workers; answered by Started."""
 
     model: ModelSource
     configs: list[WorkerConfig]
@@ -315,7 +315,7 @@ AnyMessage: TypeAlias = Message | WorkRecords | ModelFacts
 
 
 def _column_to_wire(column: Any) -> bytes | tuple[int, bytes]:
-    """The bytes of an array; of a table its width with them."""
+    """Return the bytes of an array; of a table its width with them."""
     if not isinstance(column, np.ndarray):
         raise NotImplementedError(f"a message cannot have a {type(column).__name__}")
     body = column.tobytes()
@@ -323,7 +323,7 @@ def _column_to_wire(column: Any) -> bytes | tuple[int, bytes]:
 
 
 def _column_from_wire(kind: Any, wire: Any) -> Any:
-    """The array that a field is annotated with; its bytes are not copied."""
+    """Return the array that a field is annotated with; its bytes are not copied."""
     dtype = kind.__args__[1].__args__[0]  # of NDArray[dtype]
     if isinstance(wire, list):
         width, wire = wire

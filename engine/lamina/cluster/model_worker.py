@@ -156,7 +156,7 @@ class ModelRole:
             current.states = self._states.rows(current.rows.columns.name)
 
     def _elsewhere(self, batch: int, cycle: int, slice_: int) -> bool:
-        """Whether a slice runs at another place; slice -1 is the last one of the cycle before."""
+        """Return whether a slice runs at another place; slice -1 is the last one of the cycle before."""
         if slice_ < 0:
             cycle, slice_ = cycle - 1, self._schedule.slices - 1
         return self._schedule.place(batch, cycle, slice_) != self._place
@@ -187,13 +187,13 @@ class ModelRole:
         return self._layers.stop == len(self._attentions)
 
     def _takers(self, pool: int) -> frozenset[int]:
-        """Attention workers that want the KV of a sequence."""
+        """Return the attention workers that want the KV of a sequence."""
         if self._partition.along == "heads":
             return frozenset(range(self._partition.workers))
         return frozenset({pool})
 
     def _compute(self, current: BatchState, plan: Plan, call: Call) -> None:
-        """Tokens of prompts that go through the slices together; their KV goes to those that want it."""
+        """Compute tokens of prompts together; their KV goes to the attention workers that want it."""
         assert self._prefill
         some = []
         for part in call:
@@ -221,7 +221,9 @@ class ModelRole:
                 del current.runs[part.name]
 
     def _needed(self, plan: Plan, call: Call, layer: int) -> dict[int, list[slice]]:
-        """The rows of a call that each attention worker wants of a layer: those it has not, and will see."""
+        """Return the rows of a call that each attention worker wants of a layer: those it has not, and will
+        see.
+        """
         needed: dict[int, list[slice]] = {}
         row, sight = 0, self._attentions[layer].sight
         for part in call:

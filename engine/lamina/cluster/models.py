@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def source_of(model: Any, options: CoreOptions) -> ModelSource:
-    """The model that an engine was given, as workers can load or inherit it where they are."""
+    """Return the model that an engine was given, as workers can load or inherit it where they are."""
     if options.on_gpu:
         raise EngineError(
             "layout-device-elsewhere",

@@ -44,7 +44,7 @@ class _Prompt:
 
 
 class PrefillDispatch:
-    """Sends each prompt to the prefill worker with the fewest tokens to compute; notes when KV is there."""
+    """A dispatcher of prompts to the prefill worker with the fewest tokens; notes when KV is there."""
 
     def __init__(self, workers: WorkerPool, layout: Layout) -> None:
         self._workers = workers
@@ -106,7 +106,7 @@ class PrefillDispatch:
         return prompt
 
     def clear(self, layout: Layout) -> None:
-        """Workers meet anew: no prompt is being computed."""
+        """Reset: workers meet anew, and no prompt is being computed."""
         self._layout = layout
         self._prompts: dict[int, _Prompt] = {}
         self._to_do = Counter(dict.fromkeys(layout.prefilling, 0))  # tokens, by worker

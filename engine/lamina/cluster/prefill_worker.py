@@ -41,7 +41,7 @@ class PrefillJob:
 
 
 class PrefillRole:
-    """Computes prompts and sends their K and V, layer by layer, to the attention workers that want it.
+    """A worker that computes prompts and sends their K and V, layer by layer, to attention workers.
 
     Those that wait and take no more than a chunk together are computed together, a longer one by itself; but
     after each of its chunks those that fit into one have a turn. Attention workers take KV when they have
@@ -128,7 +128,7 @@ class PrefillRole:
         self._call_off(job)
 
     def _call(self, jobs: list[PrefillJob]) -> None:
-        """The next tokens of them, together; where that fails, one by one: whose prompt it was fails alone.
+        """Compute their next tokens together; if that fails, one by one, so that one prompt fails alone.
 
         Nothing else is lost, as when prompts are computed in one process.
         """
@@ -183,7 +183,7 @@ class PrefillRole:
         job.left -= max(tokens - first, 0)
 
     def _first(self, job: PrefillJob, layer: int) -> int:
-        """The first token that attention workers want: it is neither shared nor out of sight."""
+        """Return the first token that attention workers want: it is neither shared nor out of sight."""
         return max(job.shared, self._sights[layer].first(len(job.text)))
 
     def _heads(self, worker: int) -> slice:

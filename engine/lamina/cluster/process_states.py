@@ -43,7 +43,7 @@ class Life:
         self._since = time.monotonic()
 
     def silent_s(self) -> float:
-        """Seconds since its last observed activity."""
+        """Return the seconds since its last observed activity."""
         try:
             fields = _fields(self._stat)
         except OSError:  # it has ended, which others see

@@ -45,8 +45,8 @@ LOST = (PeerLostError, ChannelClosedError, ChannelTimeoutError, HandshakeError)
 def run(
     configs: Sequence[WorkerConfig], attended: Attended, conversion: Conversion | None, weights: Weights
 ) -> int:
-    """The life of a process: of one worker, or of several on one GPU, each a thread that has a stream of its
-    own. The status it ends with. An attention worker needs no conversion and no weights.
+    """Return the life of a process: of one worker, or of several on one GPU, each a thread that has a stream
+    of its own. The status it ends with. An attention worker needs no conversion and no weights.
     """
     together = Together()
     lives = [partial(_live, config, attended, conversion, weights, together) for config in configs]
@@ -80,7 +80,7 @@ class Together:
         self._met[name] = role, epoch
 
     def part(self, name: str) -> None:
-        """One hangs up, for which it waits for the GPU: so nothing of the others may wait there for it."""
+        """Hang up one worker, which waits for the GPU: nothing of the others may wait there for it."""
         own, epoch = self._met[name]
         for role, met in list(self._met.values()):
             if role is not own and met <= epoch:

@@ -48,7 +48,7 @@ E = TypeVar("E", messages.Listening, messages.Ready)
 
 
 class WorkerPool:
-    """Started when it is made. close() ends it; forgotten without, its workers hang up by themselves."""
+    """The workers of an engine. close() ends them; without it they hang up by themselves."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class WorkerPool:
         self._gather(missing)
 
     def become(self, configs: Sequence[WorkerConfig]) -> None:
-        """Others from the next meeting on; model workers go on as they are."""
+        """Replace attention workers from the next meeting on; model workers continue."""
         stay = {number for number, config in enumerate(configs) if config.kind == "model"}
         self._dismiss(set(range(len(self.names))) - stay)
         self._configs, self.names = list(configs), [config.name for config in configs]
@@ -116,7 +116,7 @@ class WorkerPool:
         return result
 
     def _dismiss(self, numbers: Collection[int]) -> None:
-        """They are no more, whatever they were doing; nor are others in their processes."""
+        """End these workers, and the others in their processes."""
         ending = {self._configs[number].process for number in numbers}
         numbers = [number for number, config in enumerate(self._configs) if config.process in ending]
         self._replaced |= set(numbers)
@@ -174,7 +174,7 @@ class WorkerPool:
         ]
 
     def _receive_now(self, number: int, kind: type[E], deadline: Deadline) -> E:
-        """A message of this meeting; those of an earlier one, which failed, are left out."""
+        """Return a message of this meeting; those of an earlier one, which failed, are left out."""
         while True:
             message = self.receive(number, kind, deadline)
             if message.epoch == self._epoch:
@@ -227,7 +227,7 @@ class WorkerPool:
             ) from error
 
     def receive(self, number: int, kind: type[M], deadline: Deadline) -> M:
-        """A worker's next message of this kind; a LostError as soon as any worker cannot go on."""
+        """Return a worker's next message of this kind; a LostError as soon as any worker cannot go on."""
         self._require_open()
         received = self._received[number]
         while True:
@@ -247,7 +247,7 @@ class WorkerPool:
             raise self._failure(awaited, f"nothing came of it in {self._timeout_s:g} s")
 
     def received(self, kind: type[M]) -> list[tuple[int, M]]:
-        """All messages of this kind that have come, with their workers; it does not wait."""
+        """Return all messages of this kind that have come, with their workers; it does not wait."""
         self._require_open()
         while self._take_in(0.0, Deadline(self._timeout_s)):  # half a message is no long prompt's fault
             pass
@@ -289,7 +289,7 @@ class WorkerPool:
             message = messages.receive(self._links[number].control, deadline)
         except ChannelError as error:
             raise self._failure(number, str(error)) from error
-        except messages.MessageError as error:  # a worker that sends nonsense is not one to go on with
+        except messages.MessageError as error:  # a worker that sends nonsense is replaced
             raise LostError({number}, "worker-message-invalid", str(error)) from error
         if not isinstance(message, messages.FromWorker):
             raise LostError({number}, "worker-message-invalid", str(messages.unexpected(message, name)))
@@ -300,7 +300,7 @@ class WorkerPool:
         return message
 
     def _failure(self, number: int, why: str, *, complains: bool = False) -> LostError:
-        """One worker's trouble is noticed by all others: look for the one that was first."""
+        """Return the worker that failed first: all others notice it."""
         lost = set() if complains else {number}
         sentence = f"{self.names[number]} cannot go on: {why}"
         deadline = Deadline(FAILURE_S)

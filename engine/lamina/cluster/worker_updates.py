@@ -118,7 +118,7 @@ class WorkerUpdates:
 
 
 def _at_once(snapshot: BatchSnapshot, delta: BatchDelta) -> BatchDelta:
-    """The whole batch, and what is new to all: sequences that have not joined yet."""
+    """Return the whole batch, and what is new to all: sequences that have not joined yet."""
     return msgspec.structs.replace(
         snapshot.whole, expected=delta.expected, dropped=delta.dropped, parts=delta.parts
     )

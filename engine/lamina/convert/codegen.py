@@ -62,7 +62,7 @@ class Code:
 
     def function(self, name: str, file: str) -> Any:
         """Compile the source and return the function `name`."""
-        space: dict[str, Any] = dict(self.names)
+        space = dict(self.names)
         exec(compile(self.text, file, "exec"), space)
         return space[name]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -71,22 +72,27 @@ def _attention(node: fx.Node, constant: set[fx.Node]) -> AttentionOp:
         raise ConversionError("convert-sinks", f"attention {layer} has sinks that depend on the tokens")
     _, heads, _, sent = known_spec(query).row_shape
     output = known_spec(node).row_shape[-1]
-    latent: dict[str, Any] = {"latent": output} if value is key else {}
-    if absorbed:
-        to_keys, to_values = absorbed
-        assert isinstance(to_keys, fx.Node)
-        assert isinstance(to_values, fx.Node)
-        latent = {"to_keys": to_keys.name, "to_values": to_values.name, "query": sent, "output": output}
-        latent["latent"] = known_spec(to_values).row_shape[1]
     scoring: Any = dict(zip(("scale", "window", "chunk", "softcap"), numbers, strict=True))
-    return AttentionOp(
+    attention = AttentionOp(
         layer=int(str(layer)),
         heads=heads,
         kv_heads=known_spec(key).row_shape[1],
         head_dim=known_spec(key).row_shape[3],
         sinks=sinks.name if isinstance(sinks, fx.Node) else "",
-        **latent,
         **scoring,
+    )
+    if not absorbed:
+        return replace(attention, latent=output) if value is key else attention
+    to_keys, to_values = absorbed
+    assert isinstance(to_keys, fx.Node)
+    assert isinstance(to_values, fx.Node)
+    return replace(
+        attention,
+        to_keys=to_keys.name,
+        to_values=to_values.name,
+        query=sent,
+        output=output,
+        latent=known_spec(to_values).row_shape[1],
     )
 
 

@@ -22,6 +22,6 @@ def named(label: str) -> Iterator[None]:
 
 
 def in_short(error: BaseException) -> str:
-    """Another library's error message on one line, short enough to quote."""
+    """Return another library's error message on one line, short enough to quote."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 200 else text[:197] + "..."

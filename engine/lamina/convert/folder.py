@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def cache_folder(kind: str) -> Path:
-    """A folder of the user's own: in $LAMINABENCH_HOME, else in the platform's cache folder."""
+    """Return a folder of the user's own: in $LAMINABENCH_HOME, else in the platform's cache folder."""
     chosen = os.environ.get("LAMINABENCH_HOME")
     if chosen:
         return Path(chosen).expanduser() / kind

@@ -38,7 +38,7 @@ _WARM_UPS = 2
 
 
 def size_for(batch: int) -> int:
-    """The smallest captured size that holds `batch` requests."""
+    """Return the smallest captured size that holds `batch` requests."""
     place = int(bisect_left(SIZES, batch))
     if batch < 1 or place == len(SIZES):
         raise ConversionError(
@@ -61,7 +61,7 @@ def fill(buffers: Sequence[Tensor], given: Sequence[Tensor]) -> None:
 
 
 def buffers_for(program: Program, size: int, device: torch.device) -> list[Tensor]:
-    """Fixed inputs of a slice for one size: its context, then what attention gives."""
+    """Return the fixed inputs of a slice for one size: its context, then what attention gives."""
     specs = [value.spec for value in program.context]
     if program.attended is not None:
         specs.append(program.attended.spec)
@@ -90,7 +90,7 @@ class _Captured:
 
 @dataclass(frozen=True)
 class _Ticket:
-    """Which run of which graphs a state belongs to."""
+    """The run and the graphs that a state belongs to."""
 
     captured: _Captured
     batch: int
@@ -107,11 +107,13 @@ class _Graphed:
         self._run = 0
 
     def pieces(self) -> Mapping[str, Callable[..., Any]]:
-        """The functions of a bound slice."""
+        """Return the functions of a bound slice."""
         return {piece.name: partial(self._call, at) for at, piece in enumerate(self._program.pieces)}
 
     def _call(self, position: int, *given: Any) -> Any:
-        """One piece, as the eager slice's: the first begins a batch, the others are given the state."""
+        """Return one piece, as the eager slice's: the first begins a batch, the others are given the
+        state.
+        """
         ticket = given[0] if position else self._begin(*given)
         assert ticket.run == self._run, "another batch has begun this slice before the last one left it"
         ticket.captured.replays[position]()
@@ -183,7 +185,7 @@ _own = _Own()
 
 
 def warm_up(run: Callable[[], object], device: torch.device) -> None:
-    """So that libraries have chosen their kernels and made their workspaces; not on the stream in use."""
+    """Run once, so that libraries choose kernels and make workspaces; not on the stream in use."""
     if device.type != "cuda":
         return
     side = _own.stream(device)
@@ -223,7 +225,7 @@ def _again(run: Callable[[], T], result: T) -> None:
 def _run_piece(
     eager: BoundSlice, name: str, context: tuple[Tensor, ...], attended: Tensor | None, state: Any
 ) -> tuple[tuple[Tensor, ...], Any]:
-    """One piece of the eager slice: what it sends, and the state after it."""
+    """Return one piece of the eager slice: what it sends, and the state after it."""
     given = (context, attended) if name in {"query", "logits"} else (state,)
     result = getattr(eager, name)(*given)
     if name == "logits":
@@ -237,13 +239,13 @@ def graphed(
     device: torch.device,
     capturing: Around = contextlib.nullcontext,
 ) -> BoundSlice:
-    """The slice as CUDA graphs, captured when a batch size first occurs."""
+    """Return the slice as CUDA graphs, captured when a batch size first occurs."""
     pieces = _Graphed(eager, program, device, capturing).pieces()
     return BoundSlice(eager.index, eager.source, eager.weights, pieces)
 
 
 def require_gpu(device: torch.device) -> None:
-    """A ConversionError unless graphs can be captured there."""
+    """Raise a ConversionError unless graphs can be captured there."""
     if device.type == "cuda" and torch.cuda.is_available():
         return
     with contextlib.suppress(CudaError):

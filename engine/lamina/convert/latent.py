@@ -181,7 +181,7 @@ def _rewrite(graph: fx.Graph, attention: fx.Node, how: _Expansion, stored: list[
 
 
 class _Writing:
-    """Appends nodes with specs, which come from running operators on a batch of a unique size."""
+    """A builder of nodes with specs, which come from running operators on a batch of a unique size."""
 
     _EXAMPLE = 7_919
 

@@ -279,7 +279,7 @@ def _make_pure(node: fx.Node) -> None:
         raise ConversionError(
             "convert-writes-under-view", f"it writes into a tensor of which it keeps a view ({name})"
         )
-    if not _keeps_its_type(node, pure, changed):
+    if not _preserves_type(node, pure, changed):
         raise ConversionError(
             "convert-writes-other-type", f"it writes numbers of another type or shape in place ({name})"
         )
@@ -355,7 +355,7 @@ def _casts(node: fx.Node) -> bool:
     return op_name(node) == "to" and None not in specs and specs[0].dtype != specs[1].dtype  # type: ignore[union-attr]
 
 
-def _keeps_its_type(node: fx.Node, pure: torch._ops.OpOverload, changed: fx.Node) -> bool:
+def _preserves_type(node: fx.Node, pure: torch._ops.OpOverload, changed: fx.Node) -> bool:
     """Return whether the pure operator's result has the type and shape of the tensor that is written."""
     expected = _example(changed)
     try:

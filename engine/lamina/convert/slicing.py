@@ -78,7 +78,7 @@ def _classify(slices: list[Slice]) -> Classified:
 
 
 class _Builder:
-    """Writes the program of one slice."""
+    """A writer of one slice's program."""
 
     def __init__(
         self, traced: Traced, parts: Partition, order: dict[fx.Node, int], members: set[fx.Node], index: int
@@ -92,9 +92,9 @@ class _Builder:
         self._counts: dict[str, int] = {}
         self._specs: dict[Name, Spec] = {}
         self._code: list[Instruction] = []
-        self._keeps = [node for node in members if node.target is KEEP_STATE]
+        self._state_writes = [node for node in members if node.target is KEEP_STATE]
         self._states = sorted(_number(node) for node in members if node.target is READ_STATE)
-        if self._states != sorted(map(_number, self._keeps)):
+        if self._states != sorted(map(_number, self._state_writes)):
             raise ConversionError(
                 "convert-state-across-attention",
                 "what a layer keeps between tokens depends on an attention operator inside the layer",
@@ -139,7 +139,7 @@ class _Builder:
     def _piece(self, name: str, requested: list[Any], *, send: bool) -> Piece:
         self._code = []
         # States are written while attention runs.
-        for node in self._missing(requested if send else [*requested, *self._keeps]):
+        for node in self._missing(requested if send else [*requested, *self._state_writes]):
             self._write(node)
         gives = tuple(self._sent(node) if send else self._name(node) for node in requested)
         return Piece(name, tuple(self._code), gives)

@@ -54,7 +54,7 @@ class End(Protocol):
         """The first message that the receiver has not released: all before it are done with."""
 
     def close(self) -> None:
-        """Say that there will be nothing more. What was sent can still be received."""
+        """Announce that there will be nothing more. What was sent can still be received."""
 
 
 class Sender(End, Protocol):
@@ -96,7 +96,7 @@ class ChannelSpec:
     name: str
     message_bytes: int
     slots: int
-    epoch: int  # drawn anew for every opening: tells what was meant for another opening
+    epoch: int  # drawn anew for every opening: identifies what was meant for another one
     first_seqno: int
     timeout_s: float
     spin_s: float
@@ -116,7 +116,7 @@ class ChannelSpec:
     def new(
         name: str, message_bytes: int, slots: int, first_seqno: int, timeout_s: float, spin_s: float
     ) -> ChannelSpec:
-        """A receiver's, for one opening."""
+        """Return a receiver's end, for one opening."""
         epoch = secrets.randbits(32)
         return ChannelSpec(name, message_bytes, power_of_two(slots), epoch, first_seqno, timeout_s, spin_s)
 

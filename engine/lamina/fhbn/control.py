@@ -29,7 +29,7 @@ _SHORTEST_WAIT_S = 1e-6
 
 
 def seconds(timeout_s: float) -> float:
-    """A caller's time limit, within what clocks can count; ValueError if it is no number."""
+    """Return a caller's time limit, within what clocks can count; ValueError if it is no number."""
     if not timeout_s >= 0:
         raise ValueError(f"a timeout of {timeout_s}: give a number of seconds, 0 or more")
     return min(timeout_s, LONGEST_S)
@@ -52,7 +52,7 @@ class Deadline:
         return min(max(self.left_s, _SHORTEST_WAIT_S), LONGEST_WAIT_S)
 
     def sooner(self, timeout_s: float) -> Deadline:
-        """This deadline, or one `timeout_s` from now if that comes first."""
+        """Return this deadline, or one `timeout_s` from now if that comes first."""
         return Deadline(min(self.left_s, timeout_s))
 
 
@@ -83,19 +83,19 @@ T = TypeVar("T")
 
 
 def new_secret() -> bytes:
-    """A secret for the processes of one run. Hand it over by a pipe or a private file."""
+    """Return a secret for the processes of one run. Hand it over by a pipe or a private file."""
     return secrets.token_bytes(32)
 
 
 def require_secret(secret: bytes) -> bytes:
-    """The secret, or ValueError if it is too short to be one."""
+    """Return the secret, or ValueError if it is too short to be one."""
     if len(secret) < LEAST_SECRET_BYTES:
         raise ValueError(f"a secret has {LEAST_SECRET_BYTES} bytes or more: use new_secret()")
     return secret
 
 
 def sound_name(name: str, of: str = "a process") -> str:
-    """A name that an error can carry; ValueError if it is none."""
+    """Return a name that an error can carry; ValueError if it is none."""
     if not 0 < len(name) <= _MAX_NAME or not name.isprintable():
         raise ValueError(f"{of}'s name has 1 to {_MAX_NAME} printable characters, not {name[:40]!r}")
     return name
@@ -141,7 +141,7 @@ class Control:
         if reply[: len(_MAGIC)] != _MAGIC:
             raise HandshakeError(
                 "channel-protocol",
-                "what has connected does not speak this version of lamina's control protocol",
+                "the connecting process does not use this version of lamina's control protocol",
             )
         theirs = reply[len(_MAGIC) :]
         session = (ours + theirs) if listening else (theirs + ours)
@@ -202,7 +202,7 @@ class Control:
         return message
 
     def refuse(self, sentence: str, deadline: Deadline) -> None:
-        """Tell the peer, which waits for another message, that it will not come, and why."""
+        """Notify the peer, which waits for another message, that it will not come, and why."""
         self.send_message({"refused": sentence}, deadline)
 
     def receive(self, deadline: Deadline) -> bytes:
@@ -295,7 +295,7 @@ class Control:
         return str(self._socket.getsockname()[0])
 
     def fileno(self) -> int:
-        """The socket, which hangs up when the other process ends."""
+        """Return the socket, which hangs up when the other process ends."""
         return self._socket.fileno()
 
     def notice_silence(self) -> None:
@@ -309,7 +309,7 @@ class Control:
 
 
 def field(message: WireMessage, name: str, kind: type[T], peer: str) -> T:
-    """A field of a received message, of this type."""
+    """Return a field of a received message, of this type."""
     value = message.get(name)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise HandshakeError("channel-message", f"{peer} has sent a message without a sound '{name}'")

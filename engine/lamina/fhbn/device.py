@@ -69,7 +69,7 @@ class Watch:
             self._thread.join(STOP_S)
 
     def close(self) -> None:
-        """Let go of what was watched."""
+        """Release what was watched."""
         self._opened.close()
 
 
@@ -121,7 +121,7 @@ class NicEnd:
         cuda_library.call("nic_abort", self._end)
 
     def close(self) -> None:
-        """Wait for the device, and have the host tell the peer that this was the end, if the NIC still works.
+        """Wait for the device, and have the host notify the peer of the end, if the NIC still works.
 
         The channel's end is to be aborted before, or else its waits are waited for.
         """
@@ -257,15 +257,15 @@ class _DeviceEnd:
                 self._nic.poll(stream or gpu.current_stream(self.device))
 
     def abort(self) -> None:
-        """The peer has ended: end the waits for it, once all that it had published is received.
+        """End the waits for a peer that has ended, once all that it had published is received.
 
-        Called when the peer's process ends, if one of `watched` tells of it, as on a link they do.
+        Called when the peer's process ends, if one of `watched` shows it, as on a link they do.
         """
         with self._ending:
             _end_waits(self._open(), self._nic)
 
     def close(self) -> None:
-        """Wait for the device and tell the peer that there will be nothing more.
+        """Wait for the device and notify the peer that there will be nothing more.
 
         What still waits on a stream is ended as by abort(); synchronise with it before to let it come to
         its end.
@@ -342,7 +342,7 @@ class DeviceReceiver(_DeviceEnd):
     sends = False
 
     def recv(self, timeout_s: float | None = None) -> DeviceMessage:  # noqa: ARG002 - the end has its own
-        """The next message, as it will be on the stream."""
+        """Return the next message, as it will be on the stream."""
         return DeviceMessage(self)
 
     def ready(self, timeout_s: float = 0.0) -> bool:  # noqa: ARG002

@@ -38,7 +38,9 @@ class Engine(Protocol):
     VERIFIED: str  # on what hardware it was
 
     def missing(self, here: Place, there: Place) -> str | None:
-        """Why this process cannot use it with that place, in words that follow "because"; None if it can."""
+        """Return why this process cannot use it with that place, in words that follow "because"; None if it
+        can.
+        """
 
     def receiver(self, control: Control, spec: ChannelSpec, deadline: Deadline) -> Receiver:
         """Make the receiving end."""
@@ -63,7 +65,7 @@ def engine(name: str) -> Engine:
 
 
 def require_network(network: str) -> None:
-    """ValueError unless it names an engine, or leaves the choice to us."""
+    """Raise a ValueError unless it names an engine, or leaves the choice to us."""
     if network not in names():
         raise ValueError(f"network '{network}' is unknown: give one of {', '.join(names())}")
 
@@ -97,12 +99,12 @@ def find(
 
 
 def because(missing: Mapping[str, str]) -> str:
-    """Why these cannot be used."""
+    """Return why these cannot be used."""
     return "; ".join(f"{name} cannot be used because {reason}" for name, reason in missing.items())
 
 
 def best(ours: Sequence[str], theirs: Sequence[str]) -> str:
-    """The best that both have."""
+    """Return the best that both have."""
     for name in ours:
         if name in theirs:
             return name
@@ -114,7 +116,7 @@ def best(ours: Sequence[str], theirs: Sequence[str]) -> str:
 
 
 def passed_over(chosen: str, ours: Available, theirs: Available, peer: str) -> str:
-    """Why it is no better one; nothing if there is none."""
+    """Return why it is no better one; nothing if there is none."""
     at_peer = {name: f"{peer} says: {reason}" for name, reason in theirs.missing.items()}
     missing = at_peer | ours.missing
     better = takewhile(lambda name: name != chosen, _MODULES)

@@ -25,7 +25,7 @@ _MOST_WORDS_BYTES = 64
 
 
 def impossible(here: Place, there: Place) -> str | None:
-    """Why nothing can be handed over between the two, in words that follow "because"."""
+    """Return why nothing can be handed over between the two, in words that follow "because"."""
     if here.machine != there.machine:
         return "the two processes are on different machines, or in different network namespaces"
     if here.user != there.user:
@@ -35,9 +35,9 @@ def impossible(here: Place, there: Place) -> str | None:
 
 @contextlib.contextmanager
 def meeting_point(control: Control, deadline: Deadline) -> Iterator[socket.socket]:
-    """A local connection to the process at the other end of `control`, which comes for it.
+    """Yield a local connection to the process at the other end of `control`, which comes for it.
 
-    It tells of its end ever after.
+    It shows its end from then on.
     """
     token = secrets.token_bytes(_TOKEN_BYTES)
     name = b"\0lamina-" + secrets.token_hex(16).encode()
@@ -113,7 +113,7 @@ def _not_taken(error: OSError, control: Control) -> Exception:
 def _visitors(
     listening: socket.socket, control: Control, deadline: Deadline
 ) -> Generator[socket.socket, None, None]:
-    """Connections of our own user that have sent something. A silent one holds up no other."""
+    """Yield the connections of our own user that have sent something. A silent one holds up no other."""
     with contextlib.ExitStack() as opened, DefaultSelector() as waiting:
         waiting.register(control, EVENT_READ)
         waiting.register(listening, EVENT_READ)
@@ -147,7 +147,7 @@ def _raise_its_end(control: Control, deadline: Deadline) -> NoReturn:
     """Raise the peer's refusal or loss; both are reported by the connection."""
     control.receive_message(deadline)
     raise HandshakeError(
-        "channel-handover", f"{control.peer} speaks of something else while memory is handed over"
+        "channel-handover", f"{control.peer} sent another message while memory was handed over"
     )
 
 

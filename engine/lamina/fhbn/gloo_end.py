@@ -1,7 +1,7 @@
 """Both ends of a channel over gloo: they send, receive, wait, notice the other's end, and say goodbye.
 
 torch's public functions make one group of all processes, while a channel is a group of two among others: so
-`ProcessGroupGloo` is made here. Nor is there a call that tells, without a wait that breaks the group when it
+`ProcessGroupGloo` is made here. Nor is there a call that shows, without a wait that breaks the group when it
 ends, whether a message has begun to arrive: that is read where gloo writes it.
 """
 
@@ -64,7 +64,7 @@ class GlooEnd(GroupEnd):
         self._goodbye_work = self._expect(self._goodbye, GOODBYE)
 
     def _expect(self, tensor: Any, tag: int) -> Any:
-        """Let gloo write the next message of this tag into the tensor."""
+        """Have gloo write the next message of this tag into the tensor."""
         return self._group.recv([tensor], self._other, tag)
 
     def _wait(self, work: Any, deadline: Deadline, late: str) -> None:
@@ -101,7 +101,7 @@ class GlooEnd(GroupEnd):
         del group
 
     def _forget(self) -> None:
-        """Let go of what gloo has not done yet."""
+        """Abandon what gloo has not done yet."""
         self._goodbye_work = None
 
     def __del__(self) -> None:
@@ -248,7 +248,7 @@ class _Open:
             self._seqnos[at][:] = self._last ^ _NOT
 
     def touched(self, number: int) -> bool:
-        """Whether something of frame `number` has been written."""
+        """Return whether something of frame `number` has been written."""
         return int(self._seqnos[number & self._mask][0]) != number ^ _NOT
 
     def taken(self, end: GlooReceiver, number: int, deadline: Deadline, late: str) -> Bytes:
@@ -289,7 +289,7 @@ class GlooMessage(RetainedMessage):
 
 
 class GlooSender(GlooEnd):
-    """Sends a small message at once, a large one as a header and a body.
+    """A sender of a small message at once, a large one as a header and a body.
 
     gloo sends nothing before the other side has posted a buffer, so that the receiver's free slots are
     this end's credits without another word. A `send` that timed out has broken the channel.
@@ -341,14 +341,14 @@ class GlooSender(GlooEnd):
         self._finish()
 
     def _posted(self, tensor: Any, tag: int) -> Any:
-        # Of a group that was lost meanwhile: its fate is the wait's to tell, and that of the work is too.
+        # Of a group that was lost meanwhile: the wait reports that, also for the work.
         try:
             return self._group.send([tensor], self._other, tag)
         except RuntimeError as error:
             return _Failed(error)
 
     def _body(self, buffers: Sequence[object], parts: Sequence[memoryview], spans: Spans) -> Any:
-        """One tensor of all parts: the part itself where there is one, else a copy of them."""
+        """Return one tensor of all parts: the part itself where there is one, else a copy of them."""
         if len(parts) == 1 and not parts[0].readonly:
             single = buffers[0]
             return flat_bytes(single) if isinstance(single, torch.Tensor) else _tensor_over(parts[0])
@@ -369,7 +369,7 @@ class _Failed:
 
 
 def _bytes_of(buffer: Any) -> memoryview:
-    """The bytes of a contiguous array or tensor, where they are."""
+    """Return the bytes of a contiguous array or tensor, where they are."""
     if isinstance(buffer, torch.Tensor):
         if not buffer.is_cpu:
             raise TypeError("a tensor to send must be in host memory")

@@ -52,7 +52,7 @@ Maker = Callable[[str], End[AnyEnd]]  # from the engine that was agreed upon
 class Link:
     """A connection to one process. Both open the same channels in the same order, one end each.
 
-    It is for opening channels, and hears of the other process's end; channels go on without it.
+    It opens channels and notices the other process's end; channels work on without it.
     """
 
     def __init__(self, control: Control, name: str, deadline: Deadline) -> None:
@@ -64,7 +64,9 @@ class Link:
         try:
             self.peer = control.peer = sound_name(field(hello, "name", str, control.peer))
         except ValueError as error:
-            raise HandshakeError("channel-message", f"{control.peer} cannot be called so: {error}") from error
+            raise HandshakeError(
+                "channel-message", f"the name of {control.peer} is invalid: {error}"
+            ) from error
         self._there = Place.from_wire(hello, self.peer)
         self.why = ""  # why the latest sender's network is no better one
 
@@ -79,7 +81,7 @@ class Link:
         timeout_s: float = TIMEOUT_S,
         spin_s: float = SPIN_S,
     ) -> Receiver:
-        """The receiving end of a channel, while the peer opens the sending end.
+        """Return the receiving end of a channel, while the peer opens the sending end.
 
         `message_bytes` is the most that the parts of a message have together; `slots` is rounded up to a
         power of two. A receiver that takes over from one that has ended gives `first_seqno`, the message it
@@ -92,7 +94,8 @@ class Link:
     def sender(
         self, name: str, *, network: str = "auto", timeout_s: float = TIMEOUT_S, spin_s: float = SPIN_S
     ) -> Sender:
-        """The sending end of a channel, while the peer opens the receiving end, which says how large it is.
+        """Return the sending end of a channel, while the peer opens the receiving end, which says how large
+        it is.
 
         Its `next_seqno` is the message that the receiver wants next: one that takes over from a sender that
         has ended goes on there.
@@ -182,7 +185,7 @@ class Link:
 
     @contextlib.contextmanager
     def _opening(self, deadline: Deadline) -> Iterator[None]:
-        """A channel that cannot be opened ends the link: how far the other side had come is unknown.
+        """End the link if a channel cannot be opened: how far the other side had come is unknown.
 
         The other side gets the reason, if it may still be listening.
         """
@@ -196,7 +199,7 @@ class Link:
             raise
 
     def _both(self, end: AnyEnd, deadline: Deadline) -> AnyEnd:
-        """The end, once the peer has its own: a channel has two or none."""
+        """Return the end, once the peer has its own: a channel has two or none."""
         try:
             self._control.send_message({"opened": True}, deadline)
             if not field(self._control.receive_message(deadline), "opened", bool, self.peer):
@@ -205,7 +208,7 @@ class Link:
                 )
         except BaseException:
             end.close()
-            del end  # with the connection that it watches: the peer hears of that one's end only
+            del end  # with the connection that it watches: the peer notices that one's end only
             raise
         return end
 
@@ -226,7 +229,7 @@ class Link:
 
 
 def _on_a_device(kind: type[AnyEnd], device: str, chosen: str) -> End[AnyEnd]:
-    """Makes an end over a ring or, where a NIC has one of its own at each end, over its mirror."""
+    """Make an end over a ring or, where a NIC has one of its own at each end, over its mirror."""
 
     def make(control: Control, spec: ChannelSpec, deadline: Deadline) -> AnyEnd:
         over: Any = engine(chosen)
@@ -276,7 +279,7 @@ class Listener:
         self._waiting.register(self._socket, EVENT_READ)
 
     def accept(self, timeout_s: float = TIMEOUT_S) -> Link:
-        """The next process that connects and has the secret. Others are turned away.
+        """Return the next process that connects and has the secret. Others are turned away.
 
         A silent connection holds up no other: each is greeted, and read when its introduction is there.
         """
@@ -301,13 +304,13 @@ class Listener:
                 raise ChannelTimeoutError(f"no process connected to {self.address} in time{why}") from refused
 
     def visited(self, timeout_s: float) -> bool:
-        """Whether a connection has come in this time, so that accept() has something to do."""
+        """Return whether a connection has come in this time, so that accept() has something to do."""
         if self._socket.fileno() < 0:
             raise ChannelClosedError(f"the listener {self.name} on {self.address} was closed")
         return bool(self._waiting.select(timeout_s))
 
     def _ready(self, deadline: Deadline) -> list[int]:
-        """Connections that can be read, once there are some or the time of one is over."""
+        """Return the connections that can be read, once there are some or the time of one is over."""
         if self._socket.fileno() < 0:
             raise ChannelClosedError(f"the listener {self.name} on {self.address} was closed")
         until = min([deadline.wait_s, *(guest.until.wait_s for guest in self._guests.values())])
@@ -362,7 +365,7 @@ class Listener:
 
 
 def connect(address: str, *, name: str, secret: bytes, timeout_s: float = TIMEOUT_S) -> Link:
-    """A link to the listener at host:port."""
+    """Return a link to the listener at host:port."""
     deadline = Deadline(timeout_s)
     sound_name(name)
     require_secret(secret)

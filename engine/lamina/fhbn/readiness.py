@@ -18,12 +18,12 @@ File: TypeAlias = int | _Open
 
 
 def readable(file: File, timeout_s: float) -> bool:
-    """Whether there is something to read, an end among it, within this time."""
+    """Return whether there is something to read, an end among it, within this time."""
     return _ready(file, select.POLLIN, timeout_s)
 
 
 def writable(file: File, timeout_s: float) -> bool:
-    """Whether data can be written, or the peer is lost, within this time."""
+    """Return whether data can be written, or the peer is lost, within this time."""
     return _ready(file, select.POLLOUT, timeout_s)
 
 

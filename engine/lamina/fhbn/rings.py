@@ -51,7 +51,7 @@ class _Shape(ctypes.Structure):
 
 
 def new_ring(spec: ChannelSpec) -> ShmSegment:
-    """A ring of this channel's shape, or HandshakeError if there is no memory for it."""
+    """Return a ring of this channel's shape, or HandshakeError if there is no memory for it."""
     shape = spec.message_bytes, spec.slots
     needed, free = ShmSegment.bytes_for(*shape), host_memory.free_bytes()
     if needed > free:
@@ -64,7 +64,7 @@ def new_ring(spec: ChannelSpec) -> ShmSegment:
 
 
 def registered(spec: ChannelSpec, gpu: str | None, register: Callable[[RingMemory], Any]) -> Registered:
-    """A ring of this channel's shape that the NIC knows: of an end on a GPU, on that if it can be."""
+    """Return a ring of this channel's shape that the NIC knows: of an end on a GPU, on that if it can be."""
     setting = os.environ.get(VARIABLE, "")
     if setting not in ("", "host", "device"):
         raise HandshakeError("channel-ring-asked", f"{VARIABLE} is {setting!r}: give host or device")

@@ -24,7 +24,7 @@ class Joined(NamedTuple):
 
     segment: Any  # the RingMemory, or a mirror of it where messages are put together
     peer: str
-    watched: tuple[int, ...]  # descriptors that tell of its end; to be copied
+    watched: tuple[int, ...]  # descriptors that show its end; to be copied
     writer: Any = None  # what posts to the NIC, where there is one
     place: rings.Place = rings.ON_THE_HOST
 
@@ -38,7 +38,9 @@ class NicEngine:
         self.VERIFIED = verified
 
     def missing(self, here: Place, there: Place) -> str | None:
-        """Why this process cannot use it with that place, in words that follow "because"; None if it can."""
+        """Return why this process cannot use it with that place, in words that follow "because"; None if it
+        can.
+        """
         raise NotImplementedError
 
     def joined(
@@ -67,7 +69,7 @@ class NicEngine:
 
 
 def attached(descriptor: int, spec: ChannelSpec, control: Control) -> ShmSegment:
-    """The peer's ring, verified against its offer."""
+    """Return the peer's ring, verified against its offer."""
     try:
         segment = ShmSegment.attach(descriptor)
     except ValueError as error:
@@ -81,7 +83,7 @@ def attached(descriptor: int, spec: ChannelSpec, control: Control) -> ShmSegment
 
 
 def called(control: Control, spec: ChannelSpec) -> str:
-    """The other end of a channel, as errors call it."""
+    """Return the other end of a channel, as errors call it."""
     return f"{control.peer} (channel {spec.name})"
 
 
@@ -90,7 +92,7 @@ VERIFIED = "yes"
 
 
 def missing(here: Place, there: Place) -> str | None:
-    """Memory is shared on one machine only."""
+    """Refuse another machine: memory is shared on one only."""
     return fd_passing.impossible(here, there)
 
 

@@ -36,8 +36,8 @@ class DeviceMessage:
         self._receiver = receiver
 
     def copied(self, parts: Sequence[Part]) -> list[Tensor]:
-        """All of its parts; its slot goes back. Whole numbers are 0 if the channel fails before it comes:
-        what is behind on the stream runs all the same, and must not take what they were for an index.
+        """Return all of its parts; its slot goes back. Whole numbers are 0 if the channel fails before it
+        comes: what is behind on the stream runs all the same, and must not take what they were for an index.
         """
         place, tensors = self._receiver.device, []
         for dtype, shape in parts:
@@ -50,11 +50,13 @@ class DeviceMessage:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        """Its slot was released."""
+        """Mark its slot as released."""
 
 
 def views(message: Message | DeviceMessage, *parts: Part) -> list[Tensor]:
-    """All parts of a message: good as long as it is not released, where they are in the host's memory."""
+    """Return all parts of a message: good as long as it is not released, where they are in the host's
+    memory.
+    """
     if isinstance(message, DeviceMessage):
         return message.copied(parts)
     return [

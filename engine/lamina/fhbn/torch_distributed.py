@@ -54,7 +54,7 @@ class Spans:
 
 
 class Framing:
-    """Makes and checks the headers of one channel."""
+    """Headers of one channel, made and checked of one channel."""
 
     def __init__(self, spec: ChannelSpec, peer: str, most_inline: int = MOST_INLINE) -> None:
         self.peer = peer
@@ -110,7 +110,7 @@ def rounded_up(size: int) -> int:
 
 
 def after(seqno: int) -> int:
-    """The number of the next message; they have 64 bits."""
+    """Return the number of the next message; they have 64 bits."""
     return (seqno + 1) % _SEQNOS
 
 
@@ -141,13 +141,13 @@ class ControlStore(Store):
         self.error: BaseException | None = None
 
     def set(self, key: str, value: bytes | str) -> None:
-        """Known on both sides from now on."""
+        """Publish a value to both sides."""
         value = value.encode() if isinstance(value, str) else bytes(value)
         self._values[key] = value
         self._noting(lambda: self._control.send_message({"key": key, "value": value}, self._deadline))
 
     def get(self, key: str) -> bytes:
-        """Waits until it was set."""
+        """Wait until it was set."""
         self._noting(lambda: self._wait_for(key))
         return self._values[key]
 
@@ -177,7 +177,9 @@ class ControlStore(Store):
 def met(
     control: Control, deadline: Deadline, make: Callable[[ControlStore], Group]
 ) -> tuple[Group, ControlStore]:
-    """The group that `make` gives, while the other process does the same. The store must live as long."""
+    """Return the group that `make` gives, while the other process does the same. The store must live as
+    long.
+    """
     store = ControlStore(control, deadline)
     try:
         return make(store), store
@@ -192,7 +194,9 @@ def met(
 
 
 def own_host(control: Control, deadline: Deadline) -> str:
-    """The address to listen on: local only, or the address at which the peer has already reached us."""
+    """Return the address to listen on: local only, or the address at which the peer has already reached
+    us.
+    """
     here = Place.here().machine
     control.send_message({"machine": here}, deadline)
     if field(control.receive_message(deadline), "machine", str, control.peer) == here:
@@ -211,14 +215,14 @@ def first_line(error: BaseException) -> str:
 
 
 def flat_bytes(tensor: Any) -> Any:
-    """A contiguous tensor as one of bytes, in the same memory."""
+    """Return a contiguous tensor as one of bytes, in the same memory."""
     if not tensor.is_contiguous():
         raise ValueError("a tensor to send must be contiguous")
     return tensor.detach().reshape(-1).view(torch.uint8)
 
 
 class GroupEnd:
-    """Its state. What began and did not come to its end leaves it broken, as these libraries are then."""
+    """The state of a channel. What began and did not end leaves it broken, as these libraries are then."""
 
     engine: str
     _group: Any = None  # until it is made, and when it is closed

@@ -37,7 +37,7 @@ _ADDRESS = {
 
 
 def device() -> str:
-    """The requested device and port; nothing if any is acceptable."""
+    """Return the requested device and port; nothing if any is acceptable."""
     return os.environ.get(_VARIABLE, "")
 
 

@@ -39,7 +39,7 @@ class Names:
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """A socket with its address, which does not listen yet; an OSError if it cannot be bound."""
+    """Return a socket with its address, which does not listen yet; an OSError if it cannot be bound."""
     family, kind, protocol_, _, address = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]

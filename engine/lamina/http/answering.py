@@ -39,11 +39,11 @@ class _Form:
         }
 
     def resume(self, created: int) -> None:
-        """Go on with an answer that was begun at this time."""
+        """Continue an answer that was begun at this time."""
         self._head["created"] = created
 
     def empty_chunk(self) -> answers.Chunk:
-        """A chunk that is about no choice."""
+        """Return a chunk that is about no choice."""
         # mypy: what is spread might have more keys.
         return {**self._head, "object": self.chunk_name, "choices": []}  # type: ignore[typeddict-item]
 
@@ -102,7 +102,9 @@ class CompletionForm(_Form):
         }
 
     def _top(self, name: str, token: TokenLogprobs) -> dict[str, float]:
-        """The likeliest tokens and the chosen one. Of two with the same text the likelier one counts."""
+        """Return the likeliest tokens and the chosen one. Of two with the same text the likelier one
+        counts.
+        """
         top: dict[str, float] = {}
         for likely, logprob in token.top:
             top.setdefault(self._name(likely), json_safe(logprob))
@@ -270,7 +272,7 @@ class Answering:
 
     @property
     def overrun(self) -> bool:
-        """Its client has left too much unread."""
+        """Whether its client has left too much unread."""
         return self._unsent > MOST_UNSENT
 
     def _wake(self) -> None:
@@ -309,7 +311,7 @@ class Answering:
         return {choice: Delta.joined(new) for choice, new in deltas.items()}
 
     async def complete(self) -> bytes:
-        """The answer's body, when all of it is there."""
+        """Return the answer's body, when all of it is there."""
         deltas: dict[Choice, list[Delta]] = {choice: [] for choice in self.choices}
         while not self.done:
             for choice, delta in (await self.deltas()).items():
@@ -323,13 +325,13 @@ class Answering:
         return to_json(self._form.complete(joined, self.usage()))
 
     def usage(self, choice: Choice | None = None) -> answers.Usage:
-        """Tokens in and out so far, of one choice or of all."""
+        """Return the tokens in and out so far, of one choice or of all."""
         prompt = len(choice.prompt) if choice else sum(len(ticket.prompt) for ticket in self.tickets)
         completion = sum(one.tokens for one in ([choice] if choice else self.choices))
         return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
     def events(self, deltas: dict[Choice, Delta]) -> Iterator[bytes]:
-        """Chunks of a stream, as server-sent events."""
+        """Yield chunks of a stream, as server-sent events."""
         options = self._request.stream_options
         counted = bool(options and options.include_usage)
         always = counted and bool(options and options.continuous_usage_stats)

@@ -28,12 +28,12 @@ LONGEST_STOP = 512
 MOST_STOP_TOKENS = 32
 MOST_LOGPROBS = 20
 MOST_CHOICES = 64
-INT64 = 2**63
+INT32, INT64 = 2**31, 2**63
 
 # A JSON number, never a string that looks like one.
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Stop = Annotated[str, Field(min_length=1, max_length=LONGEST_STOP)]
-TokenId = Annotated[StrictInt, Field(ge=0, lt=INT64)]
+TokenId = Annotated[StrictInt, Field(ge=0, lt=INT32)]  # no vocabulary is larger, and journals have 32 bits
 # Of a list only the first wrong item is reported: millions would block the event loop for a minute.
 Tokens = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
 Text = Annotated[str, Field(min_length=1)]
@@ -43,8 +43,8 @@ MetadataValue = Annotated[str, Field(max_length=512)]
 
 
 def neutral(*values: Any) -> Any:
-    """The type of a field that other servers know and this one does not serve: it may be sent with a value
-    that changes nothing, as many clients do.
+    """Return the type of a field that other servers know and this one does not serve: it may be sent with a
+    value that changes nothing, as many clients do.
     """
     allowed = (*values, None)
 
@@ -83,7 +83,7 @@ class GenerationRequest(Strict):
     n: StrictInt | None = Field(None, ge=1, le=MOST_CHOICES, description="Choices for each prompt.")
     temperature: Number | None = Field(None, ge=0, le=100, description="1 if left out; 0 is greedy.")
     top_p: Number | None = Field(None, gt=0, le=1)
-    top_k: StrictInt | None = Field(None, ge=-1, lt=2**31, description="0 or -1: all tokens.")
+    top_k: StrictInt | None = Field(None, ge=-1, lt=INT32, description="0 or -1: all tokens.")
     seed: StrictInt | None = Field(None, ge=-INT64, lt=INT64)
     stop: Stop | Annotated[list[Stop], Field(max_length=MOST_STOPS, fail_fast=True)] | None = None
     stop_token_ids: Annotated[list[TokenId], Field(max_length=MOST_STOP_TOKENS, fail_fast=True)] | None = None
@@ -250,7 +250,7 @@ MOST_WRONG = 1000
 
 
 async def read(data: bytes, model: type[Body], threads: Executor) -> Body:
-    """The request, or an ApiError that says what is wrong with it."""
+    """Return the request, or an ApiError that says what is wrong with it."""
     if len(data) <= SMALL_BYTES and data.count(b"[") + data.count(b"{") <= FEW_LISTS:
         return _checked(data, model)
     return await asyncio.get_running_loop().run_in_executor(threads, _checked_large, data, model)
@@ -269,7 +269,7 @@ def _checked(data: bytes, model: type[Body]) -> Body:
 
 
 def require_simple(data: bytes) -> None:
-    """An ApiError if it has more lists, texts or values than a request can have; what texts say is free."""
+    """Raise an ApiError if it has more lists, texts or values than a request can have."""
     lists = texts = values = at = 0
     while at < len(data):
         text = data.find(b'"', at)
@@ -286,7 +286,7 @@ def require_simple(data: bytes) -> None:
 
 
 def _end_of_text(data: bytes, at: int) -> int:
-    """Behind the quote that ends it."""
+    """Return the position after the closing quote."""
     while (quote := data.find(b'"', at)) >= 0:
         before = data[at:quote]
         at = quote + 1

@@ -43,7 +43,7 @@ Responses = dict[int | str, dict[str, Any]]  # FastAPI's type
 
 
 def errors(*statuses: int) -> Responses:
-    """The errors that an endpoint may answer with."""
+    """Return the errors that an endpoint may answer with."""
     return {status: {"model": ErrorAnswer} for status in statuses}
 
 
@@ -80,7 +80,7 @@ def _add_endpoints(app: FastAPI, service: Service) -> None:
 
     @app.get("/v1/models", response_model=answers.ModelList, responses=COMMON)
     async def models() -> JSONResponse:
-        """The model that is served."""
+        """Return the model that is served."""
         return JSONResponse({"object": "list", "data": [model]})
 
     @app.get("/v1/models/{name:path}", response_model=answers.Model, responses={**COMMON, **errors(404)})
@@ -118,7 +118,7 @@ def _add_endpoints(app: FastAPI, service: Service) -> None:
 
     @app.get("/metrics", response_class=Response, responses=shown)
     async def metrics(request: Request) -> Response:
-        """Counters, gauges and histograms, as OpenMetrics where that is accepted."""
+        """Return counters, gauges and histograms, as OpenMetrics where that is accepted."""
         # A scraper may send the field more than once.
         accept = ",".join(request.headers.getlist("accept"))
         page, content_type = service.meter.page(service.driver, accept)
@@ -161,7 +161,7 @@ async def _left(request: Request) -> None:
 
 
 async def _body(request: Request) -> bytes:
-    """A request's body; an ApiError if it does not come."""
+    """Return a request's body; an ApiError if it does not come."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         # A web page cannot send this type to a foreign server without a preflight request.
@@ -195,7 +195,7 @@ async def _error_answer(request: Request, error: Exception) -> Response:
 
 
 def _posted(model: type[BaseModel]) -> dict[str, Any]:
-    """The part of an endpoint's description about its request body, and its errors."""
+    """Return the part of an endpoint's description about its request body, and its errors."""
     schema = {"$ref": REFERENCE.format(model=model.__name__)}
     body = {"required": True, "content": {"application/json": {"schema": schema}}}
     last_event = {
@@ -211,7 +211,7 @@ def _posted(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def _described(app: FastAPI) -> dict[str, Any]:
-    """The whole document, made once."""
+    """Return the whole document, made once."""
     if app.openapi_schema is None:
         document = get_openapi(title=app.title, version=app.version, summary=app.summary, routes=app.routes)
         _, posted = models_json_schema(

@@ -1,4 +1,4 @@
-"""One of the sequences that a request asks for: from its tokens to text, log-probabilities and an end."""
+"""One of the sequences of a request: from its tokens to text, log-probabilities and an end."""
 
 from __future__ import annotations
 
@@ -70,7 +70,9 @@ class Tokenizer:
         return self.decode([token], skip_special=False)
 
     def chat(self, messages: list[dict[str, str]]) -> list[int]:
-        """A conversation as the prompt for its next message: by the model's template, else a plain one."""
+        """Return a conversation as the prompt for its next message: by the model's template, else a plain
+        one.
+        """
         if self._templated is None:
             lines = "".join(f"{message['role']}: {message['content']}\n" for message in messages)
             return self.encode(f"{lines}assistant:")
@@ -101,7 +103,7 @@ class Delta:
 
     @staticmethod
     def joined(deltas: Sequence[Delta]) -> Delta:
-        """One after the other, each copied once."""
+        """Concatenate them, each copied once."""
         if len(deltas) == 1:
             return deltas[0]
         return Delta(
@@ -130,7 +132,7 @@ class Choice:
         self._stops = StopStrings(request.stop_strings, include=self._include)
 
     def feed(self, piece: Piece) -> Delta:
-        """Its next tokens; those after its end are dropped."""
+        """Return its next tokens; those after its end are dropped."""
         if self.finish_reason:
             return Delta()
         delta = Delta(tokens=piece.tokens)
@@ -168,7 +170,7 @@ def json_safe(logprob: float) -> float:
 
 
 class Detokenizer:
-    """Adds up to what decoding all tokens at once gives.
+    """A decoder of tokens to text piece by piece, whose sum is the text of all tokens at once.
 
     A token's text depends on its neighbours: a few tokens before a new one are decoded with it. A character
     may be spread over several tokens: it is sent once it is whole.
@@ -181,7 +183,7 @@ class Detokenizer:
         self._given = 0  # characters of the window's text
 
     def feed(self, tokens: Sequence[int]) -> str:
-        """The text that these tokens settle."""
+        """Return the text that these tokens settle."""
         text = ""
         for token in tokens:
             self._window.append(token)
@@ -207,7 +209,7 @@ class Detokenizer:
 
 
 class StopStrings:
-    """Holds back text that may be the beginning of a stop string, and finds the first that is whole."""
+    """A filter that holds back text which may begin a stop string, and finds the first whole one."""
 
     def __init__(self, stops: Sequence[str], *, include: bool = False) -> None:
         self._stops, self._include = stops, include
@@ -215,7 +217,7 @@ class StopStrings:
         self.met: str | None = None
 
     def feed(self, text: str) -> str:
-        """The part of it, and of withheld text, that can be sent now."""
+        """Return the part of it, and of withheld text, that can be sent now."""
         if not self._stops:
             return text
         text = self._pending + text
@@ -235,7 +237,7 @@ class StopStrings:
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Characters at the end of the text that the stop string begins with."""
+    """Return the characters at the end of the text that the stop string begins with."""
     for length in range(min(len(stop) - 1, len(text)), 0, -1):
         if text.endswith(stop[:length]):
             return length

@@ -180,7 +180,7 @@ class Connection(asyncio.Protocol):
         self._parser = None  # which refers to this object
 
     def _disconnect(self) -> None:
-        """Tell the application, if it answers, that the client has disconnected."""
+        """Notify the application, if it answers, that the client has disconnected."""
         if self._current and self._current.open:
             self._current.disconnect()
 
@@ -196,7 +196,7 @@ class Connection(asyncio.Protocol):
         return not (self._refused or self._lost or self.transport.is_closing())
 
     def _parse(self) -> None:
-        """Go on with what has come, until a request waits for the one before it."""
+        """Process received bytes, until a request waits for the one before it."""
         data, at = self._unparsed, 0
         while at < len(data) and not self.waiting and self._readable:
             piece = data[at : at + PIECE_BYTES]
@@ -294,7 +294,7 @@ class Connection(asyncio.Protocol):
     # Answers.
 
     def answered(self) -> None:
-        """Go on after an answer: with the next request, or with waiting for one."""
+        """Continue after an answer: with the next request, or with waiting for one."""
         assert self._current
         self._gate.answers += 1
         if self.transport.is_closing():

@@ -41,7 +41,7 @@ class Update:
 
 
 class Observer(Protocol):
-    """Keeps count of what happens, in the driver's thread; it must not take long."""
+    """A counter of events in the driver's thread; its methods must be quick."""
 
     def stepped(self, step: Step) -> None: ...
     def reported(self, ticket: Ticket, tokens: int, at_s: float) -> None: ...
@@ -76,7 +76,7 @@ class Driver:
         self._wake = threading.Condition()
         self._arrived: list[Ticket] = []
         self._called_off: list[Ticket] = []
-        self._questions: list[Callable[[], None]] = []
+        self._calls: list[Callable[[], None]] = []
         self._waiting = 0  # requests that have not begun, wherever they are
         self._resting, self._turned_s = True, time.monotonic()
         # Of the driver's thread alone:
@@ -112,7 +112,7 @@ class Driver:
         return not self._thread.is_alive()
 
     def submit(self, tickets: Sequence[Ticket]) -> None:
-        """Let them wait for their turn, all or none; a FullError if too many wait, a ClosedError at the
+        """Queue them, all or none; a FullError if too many wait, a ClosedError at the
         end.
         """
         with self._wake:
@@ -132,10 +132,10 @@ class Driver:
             self._called_off += tickets
             self._wake.notify()
 
-    def ask(self, question: Callable[[], None]) -> None:
+    def schedule_call(self, call: Callable[[], None]) -> None:
         """Have something done between two steps, by the thread that owns the engine. It must not raise."""
         with self._wake:
-            self._questions.append(question)
+            self._calls.append(call)
             self._wake.notify()
 
     def stop(self, why: str) -> None:
@@ -170,7 +170,7 @@ class Driver:
     def _turn(self) -> None:
         """Handle what has been queued, and run one step."""
         with self._wake:
-            while not (self._arrived or self._called_off or self._questions or self.closed):
+            while not (self._arrived or self._called_off or self._calls or self.closed):
                 if not self.engine.idle:
                     break
                 self._resting, self._turned_s = True, time.monotonic()
@@ -178,14 +178,14 @@ class Driver:
             self._resting, self._turned_s = False, time.monotonic()
             arrived, self._arrived = self._arrived, []
             called_off, self._called_off = self._called_off, []
-            questions, self._questions = self._questions, []
+            calls, self._calls = self._calls, []
         updates: list[Update] = []
         try:
             self._take_in(arrived, set(called_off), updates)
             for ticket in called_off:
                 self._call_off(ticket)
-            for question in questions:
-                question()
+            for call in calls:
+                call()
             if not self.engine.idle:
                 self._step(updates)
         finally:

@@ -63,7 +63,7 @@ class ApiError(Exception):
 
 
 class FullError(Exception):
-    """Too many requests wait already."""
+    """An error: too many requests wait already."""
 
 
 class ClosedError(Exception):

@@ -61,7 +61,7 @@ class Wire(Protocol):
         """Read more of the request's body."""
 
     def answered(self) -> None:
-        """Go on after a whole answer."""
+        """Continue after a whole answer."""
 
 
 class Exchange:
@@ -106,7 +106,7 @@ class Exchange:
             self._changed.set()
 
     def disconnect(self) -> None:
-        """Tell the application that the client has disconnected."""
+        """Notify the application that the client has disconnected."""
         self._disconnected, self._expects = True, False
         self._changed.set()
 

@@ -25,13 +25,13 @@ CLOSE = {"Connection": "close"}
 
 
 class Guard:
-    """Refuses before anything is read, and counts answers."""
+    """A guard that refuses requests before anything is read, and counts answers."""
 
     def __init__(self, app: App, service: Service) -> None:
         self._app, self._service = app, service
         key = service.api_key
         self._key = None if key is None else b"Bearer " + key.encode()
-        # Who has no key to show shows by which name it came here.
+        # A client without a key shows the host name that it used.
         self._names = Names(service.limits.allowed_hosts) if key is None else None
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
@@ -64,7 +64,7 @@ class Guard:
             body.let_go()
 
     def _require_name(self, headers: list[tuple[bytes, bytes]]) -> None:
-        """A page of elsewhere, whose name was made to lead a browser here, still has that name."""
+        """Refuse other host names: a page from elsewhere may have made its name lead a browser here."""
         if self._names is None:
             return
         for name, value in headers:
@@ -129,7 +129,7 @@ class _Body:
         return message
 
     def comes(self, headers: dict[bytes, bytes]) -> bool:
-        """Whether there is more of it than was read, or its sender asks first."""
+        """Return whether there is more of it than was read, or its sender asks first."""
         announced = b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
         return announced and not self._complete and b"expect" not in headers
 

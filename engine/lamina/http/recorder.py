@@ -31,6 +31,8 @@ LOGGER = logging.getLogger("lamina.http")
 MOST_RECORDINGS = 1000
 MOST_TOKENS = 1 << 20
 RETENTION_S = 600.0
+# Tokens of requests that continue while their clients are away; beyond, those longest away are paused.
+MOST_ABSENT = 1 << 24
 # The journal is rewritten at twice what its recordings need, and this.
 SLACK_BYTES = 1 << 24
 TOKEN_BYTES = 4
@@ -65,7 +67,7 @@ class Recording:
     key: bytes  # of the request id and the API key
     digest: bytes  # of the body
     created: int
-    prompt: Sequence[int]
+    prompt: array[int]
     sampling: Sampling
     tokens: array[int] = field(default_factory=lambda: array("I"))
     finish: str | None = None
@@ -86,9 +88,8 @@ class Recording:
 
     def records(self) -> Iterator[list[Any]]:
         """Yield its records in the journal."""
-        prompt = array("I", self.prompt).tobytes()
         sampling = _SAMPLING.dump_json(self.sampling)
-        yield ["begin", self.number, self.key, self.digest, self.created, prompt, sampling]
+        yield ["begin", self.number, self.key, self.digest, self.created, self.prompt.tobytes(), sampling]
         if self.tokens or self.finish:
             yield ["tokens", self.number, self.tokens.tobytes(), self.finish]
         if self.error is not None:
@@ -180,9 +181,14 @@ class Recorder:
     def look(self) -> None:
         """Pause what no client has come back for, drop what is old, and keep the journal small."""
         now_s = time.monotonic()
-        for recording in list(self._runs.values()):
-            if not recording.readers and now_s - recording.idle_s > self._grace_s:
-                self._halt(recording)
+        absent = [one for one in self._runs.values() if not one.readers]
+        absent.sort(key=lambda one: one.idle_s)
+        tokens = sum(one.size for one in absent)
+        for recording in absent:
+            if tokens <= MOST_ABSENT and now_s - recording.idle_s <= self._grace_s:
+                break
+            tokens -= recording.size
+            self._halt(recording)
         idle = [one for one in self._recordings.values() if one.run is None and not one.readers]
         idle.sort(key=lambda one: one.idle_s)
         count, tokens, dropped = len(idle), sum(one.size for one in idle), []
@@ -213,8 +219,10 @@ class Recorder:
         """Return the way to a request's recording, a new one if its id is new."""
         key = hmac.digest(self._secret, (request.request_id or "").encode(), "sha256")
         body = request.model_dump_json(exclude={"request_id"}).encode()
-        tokens = array("I", prompt).tobytes()
-        digest = hashlib.sha256(b"\0".join((type(request).__name__.encode(), body, tokens))).digest()
+        tokens = array("I", prompt)  # a list is nine times as large, and may stay without a client
+        digest = hashlib.sha256(
+            b"\0".join((type(request).__name__.encode(), body, tokens.tobytes()))
+        ).digest()
         after = _number(last_event)
         if recording := self._recordings.get(key):
             if not hmac.compare_digest(recording.digest, digest):
@@ -231,7 +239,7 @@ class Recorder:
         if sampling.seed is None:  # so that it goes on with the same draws
             sampling = replace(sampling, seed=secrets.randbelow(SEEDS))
         self._numbers += 1
-        return Reader(self, Recording(self._numbers, key, digest, int(time.time()), prompt, sampling), 0)
+        return Reader(self, Recording(self._numbers, key, digest, int(time.time()), tokens, sampling), 0)
 
     def attach(self, recording: Recording, reader: Ticket) -> None:
         """Give a client all that has happened, and what happens from now on."""
@@ -312,7 +320,7 @@ class Reader:
 def _load(record: Any, numbered: dict[int, Recording]) -> None:
     match record:
         case ["begin", int(number), bytes(key), bytes(digest), int(created), bytes(prompt), bytes(values)]:
-            tokens, sampling = array("I", prompt).tolist(), _SAMPLING.validate_json(values, strict=True)
+            tokens, sampling = array("I", prompt), _SAMPLING.validate_json(values, strict=True)
             numbered[number] = Recording(number, key, digest, created, tokens, sampling, taken=True)
         case ["tokens", int(number), bytes(tokens), None | "length" | "stop" | "satisfied" as finish]:
             numbered[number].tokens.frombytes(tokens)

@@ -53,7 +53,7 @@ AGE = "Seconds since an iteration ended or its prompts went on; 0 while there is
 # has got nowhere for longer hangs.
 LONGEST_SILENCE_S = 60.0
 # How often workers report how long they have worked, while there are requests.
-ASK_S = 1.0
+SAMPLE_S = 1.0
 
 
 class Histogram:
@@ -77,7 +77,7 @@ class Histogram:
 
 
 class Meter:
-    """Keeps count. One thread adds, and another reads now and then: what it reads may be a step old."""
+    """Counters that one thread adds to and another reads; what it reads may be a step old."""
 
     def __init__(self, engine: Engines) -> None:
         self._engine = engine
@@ -95,12 +95,12 @@ class Meter:
         if step.size:
             self._sizes.add(step.size)
         self._preemptions += len(step.preempted)
-        if step.ended_s - self._sampled_s > ASK_S:
+        if step.ended_s - self._sampled_s > SAMPLE_S:
             self._sampled_s = step.ended_s
-            self.ask()
+            self.sample_work()
 
-    def ask(self) -> None:
-        """Ask workers how long they have worked; by the thread that owns the engine."""
+    def sample_work(self) -> None:
+        """Read how long workers have worked; by the thread that owns the engine."""
         self._worked_s = self._engine.worked_s()
 
     def reported(self, ticket: Ticket, tokens: int, at_s: float) -> None:
@@ -128,8 +128,8 @@ class Meter:
     # Called for Prometheus.
 
     def page(self, driver: Driver, accept: str) -> tuple[bytes, str]:
-        """All of it, as OpenMetrics where the reader accepts that, and its content type."""
-        driver.ask(self.ask)
+        """Return all of it, as OpenMetrics where the reader accepts that, and its content type."""
+        driver.schedule_call(self.sample_work)
         registry = CollectorRegistry()
         registry.register(_Collector(lambda: self._metrics(driver)))
         # Not by the library's own choice: it raises errors for versions that are none.
@@ -240,9 +240,10 @@ class Service:
     api_key: str | None = field(default=None, repr=False)
     version: str = ""
     requests: Requests | None = None
+    meter_kind: type[Meter] = Meter
 
     def __post_init__(self) -> None:
-        self.meter = Meter(self.engine)
+        self.meter = self.meter_kind(self.engine)
         self.draining = False
         self.sending: set[Answer] = set()
         self.body_bytes = self.limits.body_bytes or REST_BYTES + TOKEN_BYTES * self.context
@@ -284,7 +285,7 @@ class Service:
             self.recorder.resume()
 
     def _deliver(self, updates: list[Update]) -> None:
-        """Once a step, from the driver's thread."""
+        """Update the metrics once a step, from the driver's thread."""
         assert self._loop is not None
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._spread, updates)
@@ -372,9 +373,7 @@ class Service:
         answering = Answering(self.driver, request, prompts, sampling, form, self.tokenizer, reader)
         values = answering.most_values
         if self.unread + values > self.most_unread:
-            why = (
-                f"the answers under way come to {self.most_unread:,} tokens and log-probabilities: try later"
-            )
+            why = f"answers under way may have {self.most_unread:,} tokens and log-probabilities: try later"
             raise ApiError(503, why, code="answers_too_large", headers=RETRY)
         self.unread += values
         try:
@@ -394,7 +393,7 @@ class Service:
         sampling: Sampling,
         last_event: str | None,
     ) -> Reader | None:
-        """Return the way to the recording of a request that can be resumed: engines go on with one sample,
+        """Return the way to the recording of a request that can be resumed: engines resume one sample,
         and without log-probabilities.
         """
         single = len(prompts) == 1 and sampling.n == 1 and sampling.logprobs is None

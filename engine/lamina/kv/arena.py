@@ -132,7 +132,7 @@ class Pages:
 
 
 def capacity(tokens: int, overcommit: float) -> int:
-    """Tokens of an arena that has room for so many on its device."""
+    """Return the tokens of an arena that has room for so many on its device."""
     return Pager.pages(tokens, overcommit).slots if overcommit else tokens
 
 
@@ -474,7 +474,8 @@ class _Managed:
 
 
 def _managed_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Zeros that the driver moves to the device when they are used, and away when others need the room.
+    """Allocate zeros that the driver moves to the device when they are used, and away when others need the
+    room.
 
     Not verified on hardware. The driver counts its faults where only its profiler sees them: they are not
     counted here.
@@ -488,7 +489,7 @@ def _managed_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.dev
 
 
 def require_room_for_managed(nbytes: int, free: int) -> None:
-    """An ArenaError for more managed memory than a GPU has free, unless the environment allows it."""
+    """Raise an ArenaError for more managed memory than a GPU has free, unless the environment allows it."""
     if nbytes > free and os.environ.get(BEYOND_FREE) != "1":
         raise ArenaError(
             "arena-managed-beyond-free",

@@ -29,7 +29,7 @@ def number_bytes(kv_dtype: KvDtype, dtype: torch.dtype) -> int:
 
 
 def scale_bytes(kv_dtype: KvDtype) -> int:
-    """Bytes of the scale of each vector."""
+    """Return the bytes of the scale of each vector."""
     return SCALE_BYTES if kv_dtype == "int8" else 0
 
 

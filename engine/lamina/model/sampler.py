@@ -28,7 +28,7 @@ class Wishes:
 
 
 def choose(logits: torch.Tensor, wishes: Wishes) -> torch.Tensor:
-    """One token for each row of logits [B, vocab]: the likeliest, or drawn."""
+    """Return one token for each row of logits [B, vocab]: the likeliest, or drawn."""
     tokens = likeliest(logits)
     drawing = np.flatnonzero(wishes.temperature > LEAST_TEMPERATURE)
     if drawing.size:
@@ -38,7 +38,7 @@ def choose(logits: torch.Tensor, wishes: Wishes) -> torch.Tensor:
 
 
 def likeliest(logits: torch.Tensor) -> torch.Tensor:
-    """The first of each row's largest numbers, as argmax gives, in a tenth of its time on a CPU."""
+    """Return the first of each row's largest numbers, as argmax gives, in a tenth of its time on a CPU."""
     choose_native = _choosing(logits.dtype) if logits.device.type == "cpu" else None
     if choose_native is None:
         return logits.argmax(dim=-1)
@@ -51,7 +51,7 @@ def likeliest(logits: torch.Tensor) -> torch.Tensor:
 
 @cache
 def _choosing(dtype: torch.dtype) -> Callable[[int, int, int, int], None] | None:
-    """Native code for these numbers: it has data_ptr() of logits and tokens, and how many there are."""
+    """Sample by native code: it has data_ptr() of logits and tokens, and how many there are."""
     if dtype not in (torch.float32, torch.bfloat16, torch.float16):
         return None
     return Rowwise(str(dtype).removeprefix("torch.")).choose
@@ -104,14 +104,16 @@ def _keep_top_p(probability: torch.Tensor, top_p: NDArray[np.float32]) -> None:
 
 
 def uniform(seed: NDArray[np.uint64], number: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The number-th draw of each seed's stream, from [0, 1): hashed, so that no generator state is stored."""
+    """Return the number-th draw of each seed's stream, from [0, 1): hashed, so that no generator state is
+    stored.
+    """
     step = np.uint64(0x9E3779B97F4A7C15)
     mixed = _mixed(seed + step) + (number.astype(np.uint64) + np.uint64(1)) * step
     return (_mixed(mixed) >> np.uint64(11)).astype(np.float64) / float(1 << 53)
 
 
 def _mixed(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The finaliser of SplitMix64 (Steele, Lea and Flood, 2014): every bit in moves every bit out."""
+    """Apply the finaliser of SplitMix64 (Steele, Lea and Flood, 2014): every bit in moves every bit out."""
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return bits ^ (bits >> np.uint64(31))

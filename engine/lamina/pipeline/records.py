@@ -304,8 +304,8 @@ def _incomplete(records: Records, schedule: Schedule) -> Iterator[str]:
             continue
         wanted = schedule.slices * ranks if key < 0 else schedule.slices - 1
         if count != wanted:
-            whose = "model workers" if key < 0 else records.workers[key]
-            yield f"in cycle {cycle} the {whose} did {count} pieces of work for batch {batch}, not {wanted}"
+            name = "model workers" if key < 0 else records.workers[key]
+            yield f"in cycle {cycle} the {name} did {count} pieces of work for batch {batch}, not {wanted}"
 
 
 def _order(own: Records, schedule: Schedule) -> NDArray[np.int64]:

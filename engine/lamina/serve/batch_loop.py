@@ -155,7 +155,7 @@ class BatchLoop:
         return result
 
     def scale(self, to: Scaled, scheduler: LiveScheduler, rows: dict[int, Request]) -> None:
-        """Go on with other attention workers, and a scheduler in which all requests wait for them."""
+        """Continue with other attention workers, and a scheduler in which all requests wait for them."""
         for request in self.by_scheduler_row.values():
             if request.rows and self.decoder.runs(request):
                 self._unreported.append(request.number)
@@ -191,7 +191,7 @@ class BatchLoop:
                 self._recover(lost)
 
     def _launch(self, *, idle: bool = False) -> None:
-        """The next batch's next iteration; if all are to be idle, only one that was broken off."""
+        """Launch the next batch's next iteration; if all are to be idle, only one that was broken off."""
         batch = self._launched % self.core.batches
         started = perf_counter()
         if idle and batch not in self._broken_off:
@@ -222,7 +222,7 @@ class BatchLoop:
         step.host_s += perf_counter() - started
 
     def _begin(self, batch: int) -> Step:
-        """A batch's next iteration, with preempted and joining requests."""
+        """Return a batch's next iteration, with preempted and joining requests."""
         step = Step(batch=batch, started_s=time.monotonic())
         self._joined[batch].clear()
         preempted, _ = self.scheduler.advance(batch)

@@ -49,7 +49,7 @@ class Decoder:
         self._dropped: list[tuple[int, int]] = []
 
     def flying(self, batch: int) -> bool:
-        """Whether an iteration of the batch has been launched and has not landed."""
+        """Return whether an iteration of the batch has been launched and has not landed."""
         return self._flying[batch] is not None
 
     @property
@@ -80,7 +80,7 @@ class Decoder:
         return sum(counts)
 
     def dropped(self) -> NDArray[np.int64]:
-        """Tell attention workers to expect these sequences no more: names and pools."""
+        """Make attention workers no longer expect these sequences: names and pools."""
         if not self._dropped:
             return NO_PAIRS
         dropped, self._dropped = self._dropped, []
@@ -112,14 +112,14 @@ class Decoder:
             self._searching[request.number] = request
 
     def _give_names(self, request: Request, pool: int) -> None:
-        """New ones, for KV that does not exist yet."""
+        """Make new names, for KV that does not exist yet."""
         if request.number not in self._by_number:
             self._open(request)
         request.pool = pool
         self._table.name[request.rows] = [self._name() for _ in request.rows]
 
     def _join(self, builder: DeltaBuilder, request: Request, row: int) -> NDArray[np.int64]:
-        """A sequence comes, with a prompt's KV to compute unless it is there; its text so far."""
+        """Add a sequence; its prompt's KV is computed unless it is there. Return its text so far."""
         name, parent, shared, text = self._text(request, row)
         builder.joining.append((row, parent, shared, request.pool))
         if not (self._decode_only or request.staged) and len(text) - 1 > shared:
@@ -127,7 +127,7 @@ class Decoder:
         return text
 
     def _text(self, request: Request, row: int) -> tuple[int, int, int, NDArray[np.int64]]:
-        """A sequence's name, whose first tokens it shares, how many, and all its tokens."""
+        """Return a sequence's name, whose first tokens it shares, how many, and all its tokens."""
         name, parent = self._table.name[[row, request.rows[0]]].tolist()
         text = np.concatenate([request.prompt, self._made(request, row)])
         if name == parent:
@@ -135,7 +135,7 @@ class Decoder:
         return name, parent, len(request.prompt) - 1, text
 
     def park(self, request: Request) -> None:
-        """The request makes room: its KV goes, its tokens stay."""
+        """Preempt the request: its KV is released, its tokens stay."""
         self._leave(request.batch, request.rows)
         self._searching.pop(request.number, None)
         request.preemptions += 1
@@ -144,11 +144,11 @@ class Decoder:
         return int(self._table.made[request.rows[0]]) if request.rows else len(request.made)
 
     def runs(self, request: Request) -> bool:
-        """Whether it is in a batch, and does not wait for room."""
+        """Return whether it is in a batch, and does not wait for room."""
         return bool(np.isin(request.rows, self._table.batches[request.batch]).any())
 
     def forget(self) -> None:
-        """All workers have lost all KV: they need not know which sequences left."""
+        """Forget departures: all workers have lost all KV, so they need not know which sequences left."""
         self._builders = [DeltaBuilder() for _ in self._builders]
 
     def launch(self, batch: int, *, computes: bool = False) -> BatchDelta:
@@ -164,7 +164,7 @@ class Decoder:
         return delta
 
     def snapshot(self, batch: int) -> BatchSnapshot:
-        """The batch as it was launched last, for workers that know nothing of it."""
+        """Return the batch as it was launched last, for workers that know nothing of it."""
         builder = DeltaBuilder()
         for row in self._table.batches[batch].tolist():
             self._join(builder, self._request_of(row), row)
@@ -203,8 +203,8 @@ class Decoder:
         return builder.build(self._table)
 
     def stored_in(self, pools: Collection[int], without: Collection[int]) -> tuple[int, int]:
-        """Requests whose KV is in these memories, and how many tokens of it have been computed; `without`
-        some sequences.
+        """Return the requests whose KV is in these memories, and how many tokens of it have been computed;
+        `without` some sequences.
         """
         if self._decode_only or not pools:
             return 0, 0
@@ -224,7 +224,7 @@ class Decoder:
         return self._doomed.get(number) or self._by_number[number]
 
     def settled(self, batch: int) -> bool:
-        """Whether workers know all there is to know of the batch."""
+        """Return whether workers know all there is to know of the batch."""
         return not self._dropped and self._builders[batch].empty
 
     def size(self, batch: int, step: Step) -> None:
@@ -267,7 +267,7 @@ class Decoder:
         return by_number
 
     def end(self, request: Request, reason: FinishReason) -> None:
-        """Whatever of the request still runs ends as it is. One in flight keeps its rows until it lands."""
+        """End what still runs of the request. Rows in flight stay until they land."""
         self._by_number.pop(request.number, None)
         self._searching.pop(request.number, None)
         if request.search:
@@ -342,7 +342,7 @@ class Decoder:
         return rows[ended]
 
     def _search(self, request: Request, rows: NDArray[np.int64], choice: Choice) -> None:
-        """A step of a beam search: beams take over the KV of those they continue, without a copy."""
+        """Take a step of a beam search: beams take over the KV of those they continue, without a copy."""
         search, revealed = request.search, choice.revealed
         assert search is not None
         assert revealed is not None
@@ -394,7 +394,7 @@ class Decoder:
         return Completion(tokens, reason, self._logprobs.of(row))
 
     def _leave(self, batch: int, rows: list[int]) -> None:
-        """Out of the batch, and their KV with them."""
+        """Remove requests from the batch, with their KV."""
         if rows:
             self._builders[batch].leave(self._table.name[rows])
             self._table.leave(batch, rows)

@@ -123,8 +123,8 @@ class Engine(Served):
         return self._loop.surviving(self._core.records)
 
     def paging(self) -> dict[str, Faults]:
-        """Pages that each attention worker has moved, and read in place, since it began; nothing without
-        `overcommit`. For when nothing waits or runs.
+        """Return the pages that each attention worker has moved, and read in place, since it began; nothing
+        without `overcommit`. For when nothing waits or runs.
         """
         return self._loop.surviving(self._core.paging)
 
@@ -143,8 +143,9 @@ class Engine(Served):
         return self._core.advanced_s
 
     def worked_s(self) -> dict[str, float]:
-        """Seconds that each worker of a layout has computed, and not waited, as of the previous call
-        before: it does not wait.
+        """Return each worker's seconds of computation, without waiting, as of the previous call.
+
+        It does not wait.
         """
         return self._core.worked_s()
 
@@ -163,7 +164,7 @@ class Engine(Served):
                 self.inject_fault(worker, how)
 
     def scale(self, *, attention_workers: int) -> None:
-        """Go on with another number of attention workers, each with as much memory as one had before.
+        """Continue with another number of attention workers, each with as much memory as one had before.
 
         What is under way ends first. Then every running request is preempted once, and begins again where
         most memory is free: its KV is computed again from its prompt and tokens. No token is lost.
@@ -200,7 +201,9 @@ class Engine(Served):
         )
 
     def _waiting_in(self, scheduler: LiveScheduler) -> dict[int, Request]:
-        """All requests, by the row that they get there: running ones first, in the order of arrival."""
+        """Return all requests, by the row that they get there: running ones first, in the order of
+        arrival.
+        """
         result: dict[int, Request] = {}
         for number, request in sorted(self._requests.items()):
             made = self._decoder.made(request)
@@ -213,7 +216,8 @@ class Engine(Served):
             )
             if row is None:
                 raise EngineError(
-                    "engine-scale-request-too-large", f"request {number} would not fit any more: keep more"
+                    "engine-scale-request-too-large",
+                    f"request {number} would not fit any more: keep more workers",
                 )
             result[row] = request
         return result
@@ -244,7 +248,7 @@ class Engine(Served):
         made: Sequence[int] = (),
         priority: int | None = None,
     ) -> int:
-        """Let a request wait for its turn; its number. Raises RequestError when it can never be served.
+        """Queue a request and return its number; a RequestError if it can never be served.
 
         `prompt` is token ids, or for a decode-only engine how many there are meant to be: such requests start
         with made-up KV, their tokens mean nothing, and no end token ends them. `made` are tokens that it has
@@ -254,7 +258,7 @@ class Engine(Served):
         return self._enqueue(self.servable(prompt, sampling or Sampling(), made), priority)
 
     def servable(self, prompt: Prompt, sampling: Sampling, made: Sequence[int] = ()) -> Checked:
-        """The request, checked; a RequestError if it can never be served. Any thread may ask."""
+        """Return the request, checked; a RequestError if it can never be served. Any thread may ask."""
         valid = self._checked(prompt, sampling, made)
         tokens = len(valid[0])
         if tokens + sampling.width * sampling.max_tokens > self.pool_tokens:
@@ -301,7 +305,7 @@ class Engine(Served):
     # Time passes.
 
     def step(self) -> Step:
-        """One iteration of one batch, the next in turn; others run meanwhile. Does nothing when idle.
+        """Run one iteration of one batch, the next in turn; others run meanwhile. Does nothing when idle.
 
         Prompts of requests that join a batch are computed first.
         """
@@ -334,7 +338,7 @@ class Engine(Served):
         For when nothing waits or runs.
         """
         if not self.idle:
-            raise EngineError("engine-busy", "an engine is warmed up before requests are there")
+            raise EngineError("engine-busy", "the engine has requests already: warm it up before the first")
         sampling = Sampling(max_tokens=WARM_UP_TOKENS, ignore_eos=True)
         for count, tokens in ((1, prompt_tokens), (min(sequences, self.max_sequences), 1)):
             prompt: Prompt = tokens if self.decode_only else [0] * tokens
@@ -376,7 +380,7 @@ class Engine(Served):
         )
 
     def stream(self, number: int) -> Iterator[Piece]:
-        """A request's tokens as they come; others are served meanwhile. Beam search speaks at its end.
+        """Yield a request's tokens as they come; others are served meanwhile. Beam search speaks at its end.
 
         The result stays available. A request that failed raises RequestError here.
         """

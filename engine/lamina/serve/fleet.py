@@ -38,7 +38,7 @@ class _Loss:
 
 
 class _Reports:
-    """Instances whose iteration has ended, in the order of the ends; their threads tell."""
+    """Instances whose iteration has ended, in the order of the ends, which their threads report."""
 
     def __init__(self) -> None:
         self._queue: SimpleQueue[tuple[Instance, Future[Step]]] = SimpleQueue()
@@ -47,7 +47,7 @@ class _Reports:
         self._queue.put((instance, future))
 
     def next(self, timeout_s: float) -> Instance | None:
-        """The next one whose result was not yet requested; None if there is none in time."""
+        """Return the next one whose result was not yet requested; None if there is none in time."""
         with contextlib.suppress(Empty):
             while True:
                 instance, future = self._queue.get(timeout=timeout_s)
@@ -62,8 +62,8 @@ class Fleet(Served):
     Each engine has a thread that steps it, so that all make progress at once; a step of the fleet is the next
     one that an engine has made. `engines` are engines, or functions that make them. A `router` is one of
     ROUTERS or a function (see Choice). With `queue` "each" a request waits at its engine; with "global" in
-    front, until an engine has room for all that it may need. The first engine's policy says who goes first
-    in both places. The fleet closes its engines.
+    front, until an engine has room for all that it may need. The first engine's policy orders
+    requests in both places. The fleet closes its engines.
 
     An engine that cannot go on is lost and no request with it: they go on elsewhere, after the tokens that
     they have made. Beam searches, several samples and log-probabilities begin again, and make the same ones.
@@ -157,25 +157,25 @@ class Fleet(Served):
         return max((each.engine.advanced_s for each in self.here), default=0.0)
 
     def worked_s(self) -> dict[str, float]:
-        """Seconds that each worker has computed, as of the previous call; does not wait."""
+        """Return the seconds that each worker has computed, as of the previous call; does not wait."""
         return dict(item for each in self.here for item in each.worked_s().items())
 
     def records(self) -> list[Records | None]:
         """Return each instance's timelines; None for one that is lost or has none."""
         if not self.idle:
             raise EngineError("engine-busy", "records are collected when nothing is under way: run() first")
-        return [self._ask(each, each.engine.records) for each in self.instances]
+        return [self._call(each, each.engine.records) for each in self.instances]
 
     def paging(self) -> dict[str, Faults]:
         """Return the paging costs of the engines that are not lost."""
-        by_engine = {each.number: self._ask(each, each.engine.paging) or {} for each in self.here}
+        by_engine = {each.number: self._call(each, each.engine.paging) or {} for each in self.here}
         return {f"{at}/{worker}": faults for at, own in by_engine.items() for worker, faults in own.items()}
 
     def check_integrity(self) -> None:
         """Recount every engine; raise RuntimeError naming the first error."""
         for each in self.here:
             self._settle(each)
-            self._ask(each, each.engine.check_integrity)
+            self._call(each, each.engine.check_integrity)
 
     @property
     def idle(self) -> bool:
@@ -185,7 +185,10 @@ class Fleet(Served):
     # Engines come and go.
 
     def add(self, engine: Engine) -> int:
-        """One more, which gets requests from now on; its number. What was known of prefixes is forgotten."""
+        """Add an engine, which gets requests from now on, and return its number.
+
+        What was known of prefixes is forgotten.
+        """
         if engine.schedule.batches > self.batches:
             raise EngineError(
                 "fleet-too-many-batches",
@@ -216,15 +219,15 @@ class Fleet(Served):
                 engine.cancel(local)
                 engine.result(local)
         except EngineError as error:
-            self._tell(step)
+            self._append_step(step)
             self._lose(instance, error, moved)
             return
         instance.requests.clear()
-        self._tell(step)
+        self._append_step(step)
         self._elsewhere(moved)
 
     def reopen(self, number: int) -> None:
-        """One that was drained gets requests again."""
+        """Give requests again to an engine that was drained."""
         self._front.open(self._instance(number), to_requests=True)
 
     def inject_fault(self, worker: str, how: str = "kill") -> None:
@@ -261,7 +264,7 @@ class Fleet(Served):
         made: Sequence[int] = (),
         prefix: Sequence[int] | Ints | None = None,
     ) -> int:
-        """Let a request wait for its turn; its number. As the engine's.
+        """Queue a request and return its number, as Engine.submit does.
 
         `prefix` are ids of the prompt's leading blocks, where they are known; else they are made of its
         tokens, for a router that asks for them.
@@ -271,7 +274,7 @@ class Fleet(Served):
         tokens = self._servable(prompt, options, made)
         first = priority(self._policy, options, len(tokens))
         if prefix is None:
-            use_prefix = self._front.asks_for_prefixes and not self.decode_only
+            use_prefix = self._front.uses_prefixes and not self.decode_only
             prefix = prefix_blocks(tokens) if use_prefix else NO_PREFIX
         request = Routed(
             self._numbers,
@@ -333,7 +336,7 @@ class Fleet(Served):
     # Time passes.
 
     def step(self) -> Step:
-        """The next iteration that an engine has made. Does nothing when idle.
+        """Return the next iteration that an engine has made. Does nothing when idle.
 
         Batches are numbered over all instances: batch j of instance i is i * `batches` + j. Where an engine
         was lost or drained a step of size 0 lists the requests that `moved`.
@@ -392,7 +395,7 @@ class Fleet(Served):
                 self.step()
 
     def _pieces(self, number: int, delivered: Mapping[int, int]) -> list[Piece]:
-        """An iteration that is under way there is waited for."""
+        """Wait for an iteration that is under way there."""
         if (request := self._requests.get(number)) and request.local is not None:
             self._settle(self._there(request))
         if request := self._requests.get(number):
@@ -409,7 +412,7 @@ class Fleet(Served):
             return self._results[number].pieces(delivered)
         raise unknown(number)
 
-    # Who is where.
+    # The instance of each request.
 
     def _there(self, request: Routed) -> Instance:
         assert request.instance is not None
@@ -421,7 +424,7 @@ class Fleet(Served):
             self._fail(request, "no engine that is left has room for it")
 
     def _send_on(self, instance: Instance) -> None:
-        """One that rests takes in what has come, and makes its next iteration, if there is one."""
+        """Let an idle engine accept new requests and run its next iteration, if there is one."""
         if instance.future:
             return
         coming, instance.coming = instance.coming, []
@@ -469,7 +472,7 @@ class Fleet(Served):
         self._steps.append(step)
 
     def _lose(self, instance: Instance, error: Exception, more: Sequence[Routed] = ()) -> None:
-        """An engine that cannot go on. What it had goes on elsewhere, and so do `more` that it had not."""
+        """Drop an engine that has failed; its requests, and `more`, continue on other engines."""
         noticed_s, number, why = time.monotonic(), instance.number, f"instance {instance.number}: {error}"
         self.faults += instance.faults()
         self._front.open(instance, to_requests=False)
@@ -497,7 +500,7 @@ class Fleet(Served):
         fault = Fault((f"instance {number}",), why, noticed_s, noticed_s, len(running), again)
         self._losses.append(_Loss(fault, running))
         self._settled(set())
-        self._tell(step)
+        self._append_step(step)
         self._elsewhere(moved)
 
     def _taken_back(self, instance: Instance) -> list[Routed]:
@@ -543,14 +546,14 @@ class Fleet(Served):
         """Fail a request that no engine has."""
         self._front.left(request)
         self._end(request, request.result("failed", why))
-        self._tell(Step(ended=[request.number]))
+        self._append_step(Step(ended=[request.number]))
 
-    def _tell(self, step: Step) -> None:
+    def _append_step(self, step: Step) -> None:
         if step.moved or step.ended:
             self._steps.append(step)
 
     def _settled(self, numbers: set[int]) -> None:
-        """These run again, or have ended: whether losses are over."""
+        """End losses whose requests all run again or have ended."""
         for loss in self._losses:
             loss.moving -= numbers
             if not loss.moving:
@@ -563,11 +566,11 @@ class Fleet(Served):
             raise EngineError("fleet-instance-unknown", f"there is no instance {number}: there are {there}")
         return self.instances[number]
 
-    def _ask(self, instance: Instance, deed: Callable[[], Value]) -> Value | None:
+    def _call(self, instance: Instance, call: Callable[[], Value]) -> Value | None:
         """Return the engine's answer; None if it is lost."""
         if instance.why is None:
             try:
-                return deed()
+                return call()
             except EngineError as error:
                 self._lose(instance, error)
         return None

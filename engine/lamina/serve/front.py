@@ -43,11 +43,11 @@ class Front:
         return len(self._waiting)
 
     @property
-    def asks_for_prefixes(self) -> bool:
+    def uses_prefixes(self) -> bool:
         return self._name == "prefix" or self._choose is not None
 
     def serve(self, instances: Sequence[Instance], requests: Iterable[Routed]) -> None:
-        """These are there from now on, and have these requests."""
+        """Set the instances, and the requests that they have."""
         self._instances = list(instances)
         limits = [(each.engine.kv_tokens, each.engine.max_sequences) for each in instances]
         self.router = Router(self._name, limits, global_queue=self._global)
@@ -113,7 +113,7 @@ class Front:
 
 
 def prefix_blocks(tokens: Ints) -> Ints:
-    """Ids of a prompt's whole blocks; each stands for all before it too."""
+    """Return the ids of a prompt's whole blocks; each stands for all before it too."""
     ids, chain = [], b""
     for first in range(0, len(tokens) - PREFIX_BLOCK + 1, PREFIX_BLOCK):
         block = tokens[first : first + PREFIX_BLOCK].tobytes()

@@ -40,7 +40,7 @@ class IterationGraphs:
         self.rows = size_for  # what a batch is filled up to
 
     def __call__(self, context: Context) -> Tensor:
-        """Logits [B, vocab], until the next call. Of the context, a row for each of the batch."""
+        """Return the logits [B, vocab], valid until the next call. The context has a row for each request."""
         batch = len(context[0])
         size = self.rows(batch)
         iteration = self._iterations.get(size)

@@ -94,7 +94,7 @@ class Instance:
         return max(0.0, self._until_s - time.monotonic())
 
     def go(self) -> None:
-        """One iteration, by the instance's thread; the end of it is reported from there."""
+        """Run one iteration in the instance's thread, which reports its end."""
         self._until_s = time.monotonic() + self._timeout_s
         future = self.future = self._threads.submit(self._iterate)
         future.add_done_callback(lambda done: self._report(self, done))

@@ -64,7 +64,7 @@ class LocalCore:
         if options.on_gpu:
             gpu.require()
         elif torch.get_num_threads() > 1:
-            threads.say_if_late()
+            threads.warn_if_late()
         from lamina.convert import EAGER, convert
 
         self.conversion = convert(model, options.dtype, options.rope, options.absorb)

@@ -64,8 +64,9 @@ class PrefillQueue:
                 prefill.compute(item)
 
     def look(self, *, wait: bool) -> list[tuple[Request, str | None]]:
-        """Requests whose KV is there, and those whose KV cannot be computed, with why; `wait` until there is
-        one.
+        """Return the requests whose KV is there, and those whose KV cannot be computed, with why.
+
+        `wait` until there is one.
         """
         results: list[tuple[Request, str | None]] = []
         while self._waiting and self._core.prefill:
@@ -102,8 +103,8 @@ class PrefillQueue:
         return [self._waiting[self._by_name[name]][0] for name in names if name in self._by_name]
 
     def clear(self) -> tuple[list[Request], list[Request]]:
-        """Workers have lost what was computed and expected: model workers will compute it. Those whose KV was
-        to come, and those that were ready.
+        """Forget what lost workers had computed or expected: model workers will compute it. Those
+        whose KV was to come, and those that were ready.
         """
         waiting, ready = [request for request, _ in self._waiting.values()], list(self._ready.values())
         self._decoder.unstage([*waiting, *ready])

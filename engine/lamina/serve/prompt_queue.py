@@ -46,7 +46,8 @@ class PromptQueue:
 
     An iteration computes at most `tokens` of prompts, in whole chunks. What fits joins at once; a longer
     prompt is computed in parts, and while others wait that fit, every second iteration is theirs. A prompt
-    that workers may have been lost over is computed alone, so that the next loss tells whether it was.
+    that workers may have been lost over is computed alone, so that the next loss shows whether it was to
+    blame.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class PromptQueue:
         return taken
 
     def landed(self, batch: int, failed: Mapping[int, str]) -> list[tuple[Request, str]]:
-        """An iteration has ended; requests that have not joined, and whose prompts it could not compute."""
+        """End an iteration; return the requests whose prompts it could not compute."""
         self._flying.pop(batch, None)
         failures = []
         for one in list(self._begun[batch].values()):
@@ -109,7 +110,7 @@ class PromptQueue:
         return failures
 
     def broken_off(self) -> list[Request]:
-        """Iterations come to nothing: those whose prompts they were to compute."""
+        """Return the requests whose prompts were to be computed by aborted iterations."""
         interrupted = [request for flying in self._flying.values() for request in flying]
         self._flying.clear()
         return interrupted
@@ -125,7 +126,7 @@ class PromptQueue:
                 self.add(request, batch, request.pool)
 
     def _suspect(self) -> Request | None:
-        """Workers may have been lost over its prompt: no other prompt is computed until it has joined."""
+        """Return the request to compute alone, over whose prompt workers may have been lost."""
         here = [request for waiting in self._waiting for request in waiting if request.setbacks >= ALONE]
         here += [
             one.request for begun in self._begun for one in begun.values() if one.request.setbacks >= ALONE
@@ -147,7 +148,7 @@ class PromptQueue:
             taken.joining.append(request)
 
     def _begin(self, batch: int, place: int, waiting: list[Request], taken: Taken) -> None:
-        """The first one that is too long for one iteration."""
+        """Take the first prompt that is too long for one iteration."""
         for request in list(waiting):
             if taken.tokens + self._chunk > self._tokens:
                 return

@@ -36,7 +36,7 @@ class LogprobTable:
         self._rows[row] = most, []
 
     def record(self, rows: NDArray[np.int64], revealed: Revealed, which: NDArray[np.intp]) -> None:
-        """The batch's rows have their next tokens. Beams also reveal which ones continue (`which`)."""
+        """Record the next tokens of the batch's rows, and of beams which ones continue (`which`)."""
         own_rows = rows[revealed.rows[which]]
         parts = (own_rows, revealed.chosen[which], revealed.tokens[which], revealed.logs[which])
         for row, own, ids, logs in zip(*(part.tolist() for part in parts), strict=True):
@@ -111,7 +111,7 @@ class BeamSearch:
         return [parent for parent, _ in chosen], [token for _, token in chosen]
 
     def best(self, n: int) -> list[Beam]:
-        """The n best, finished ones before those that still ran when the search was stopped."""
+        """Return the n best, finished ones before those that still ran when the search was stopped."""
         length = max(1, len(self.live[0]))
         running = [
             Beam(tokens, self._normalised(float(score), length))
@@ -191,7 +191,7 @@ class Piece:
 
 
 def pieces_of(ended: Mapping[int, Completion], delivered: Mapping[int, int]) -> list[Piece]:
-    """The last piece of each sequence that has ended and has not been delivered whole."""
+    """Return the last piece of each sequence that has ended and has not been delivered whole."""
     result = []
     for sample, done in ended.items():
         since = delivered.get(sample, 0)
@@ -244,7 +244,7 @@ class Step(Spent):
     prompt_tokens: int = 0  # of prompts that model workers computed with it, before its tokens
     joined: list[int] = field(default_factory=list)
     preempted: list[int] = field(default_factory=list)  # made room before it
-    moved: list[int] = field(default_factory=list)  # ran on an engine of a fleet, and go on with another one
+    moved: list[int] = field(default_factory=list)  # ran on an engine of a fleet, and continue on another one
     ended: list[int] = field(default_factory=list)
     started_s: float = 0.0  # time.monotonic()
     ended_s: float = 0.0  # when its tokens were there

@@ -105,7 +105,7 @@ class Sampling:
 
 
 def integer(name: str, value: object) -> int:
-    """The value as an int, if it is a whole number of any kind."""
+    """Return the value as an int, if it is a whole number of any kind."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise RequestError("request-not-whole", f"{name} is {value!r}: give a whole number")
     return operator.index(value)
@@ -154,7 +154,7 @@ def checked(
     decode_only: bool,
     max_sequences: int,
 ) -> Checked:
-    """The request, if it can be served, else a RequestError with why not."""
+    """Return the request, if it can be served, else a RequestError with why not."""
     sampling.require_sense(facts.vocab_size)
     tokens = checked_prompt(prompt, facts.vocab_size, by_length=decode_only)
     stops = set(sampling.stop_tokens)
@@ -162,7 +162,7 @@ def checked(
         stops.update(facts.eos_token_ids)
     if sampling.beams > 1 and len(stops) >= facts.vocab_size:
         raise RequestError(
-            "request-beams-no-token", "every token is an end token: a beam search needs one to go on with"
+            "request-beams-no-token", "every token is an end token: a beam search needs one that is not"
         )
     if sampling.width > max_sequences:
         raise RequestError(
@@ -180,11 +180,11 @@ def checked(
     before = tuple(map(operator.index, made))
     if before and (sampling.width > 1 or sampling.logprobs is not None):
         raise RequestError(
-            "request-resume-unsupported", "requests go on with one sample and without logprobs only"
+            "request-resume-unsupported", "only requests with one sample and without logprobs can be resumed"
         )
     if len(before) >= sampling.max_tokens:
         raise RequestError(
-            "request-nothing-to-make", f"all {sampling.max_tokens:,} tokens that are wanted are made"
+            "request-nothing-to-make", f"all {sampling.max_tokens:,} requested tokens exist already"
         )
     if wrong := [token for token in before if not 0 <= token < facts.vocab_size]:
         raise RequestError(
@@ -194,7 +194,9 @@ def checked(
 
 
 def checked_prompt(prompt: Prompt, vocab_size: int, *, by_length: bool) -> NDArray[np.int64]:
-    """The engine's own copy of the token ids; `by_length`: of as many zeros, if the prompt is a number."""
+    """Return the engine's own copy of the token ids; `by_length`: of as many zeros, if the prompt is a
+    number.
+    """
     if hasattr(prompt, "__index__") and not hasattr(prompt, "__len__"):
         if not by_length:
             raise RequestError(

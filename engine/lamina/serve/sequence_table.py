@@ -55,7 +55,7 @@ class SequenceTable:
     def open(
         self, request: int, sampling: Sampling, seed: int, stops: tuple[int, ...], most: int | None
     ) -> int:
-        """A row for a new sequence; where it begins is set by its join."""
+        """Return a row for a new sequence; where it begins is set by its join."""
         if not self._spare:
             self._add_rows()
         row = self._spare.pop()
@@ -86,11 +86,11 @@ class SequenceTable:
         self.batches[batch] = here[staying(here, np.array(rows, np.int64))]
 
     def close(self, rows: list[int]) -> None:
-        """The sequences are over: their rows may be others'."""
+        """Free the rows of sequences that have ended."""
         self._spare.extend(rows)
 
     def record(self, rows: NDArray[np.int64], tokens: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """The rows' next tokens have been chosen; which of the sequences that ends."""
+        """Append the rows' chosen tokens; return which sequences end by them."""
         made = self.made[rows]
         self.tokens[rows, made] = tokens
         self.made[rows] = made + 1
@@ -117,7 +117,9 @@ class SequenceTable:
 
 
 def _widened(table: NDArray[Integer], needed: int, fill: int = 0) -> NDArray[Integer]:
-    """The table with at least `needed` columns, at least twice as many as before when it has to grow."""
+    """Return the table with at least `needed` columns, at least twice as many as before when it has to
+    grow.
+    """
     rows, have = table.shape
     if needed <= have:
         return table

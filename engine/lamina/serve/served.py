@@ -25,7 +25,7 @@ class Served(ABC):
 
     @abstractmethod
     def step(self) -> Step:
-        """The next iteration."""
+        """Return the next iteration."""
 
     @abstractmethod
     def _pieces(self, number: int, delivered: Mapping[int, int]) -> list[Piece]:
@@ -44,8 +44,8 @@ class Served(ABC):
         return self._results.pop(number)
 
     def made(self, number: int, since: int = 0) -> tuple[int, ...]:
-        """The tokens of a request's first sample so far, from one of them on. Of a beam search none before it
-        ends.
+        """Return the tokens of a request's first sample so far, from one of them on. Of a beam search none
+        before it ends.
         """
         self._require_known(number)
         return next((piece.tokens for piece in self._pieces(number, {0: since}) if not piece.sample), ())
@@ -63,7 +63,7 @@ class Served(ABC):
             raise unknown(number)
 
     def _require_no_failure(self, number: int) -> None:
-        """A RequestError for a request that ended with one, as long as its result is here."""
+        """Raise a RequestError for a request that ended with one, as long as its result is here."""
         result = self._results.get(number)
         if result and result.error:
             raise RequestError("request-failed", f"request {number} failed: {result.error}")
@@ -74,11 +74,9 @@ def unknown(number: int) -> KeyError:
 
 
 def require_harm(worker: str, how: str, workers: Sequence[str]) -> None:
-    """An EngineError where there is no such worker, or no such harm."""
+    """Raise an EngineError if there is no such worker or fault."""
     if worker not in workers:
         there = ", ".join(workers) or "none"
         raise EngineError("engine-worker-unknown", f"no worker is called '{worker}': there are {there}")
     if how not in HARMS:
-        raise EngineError(
-            "engine-harm-unknown", f"workers are not harmed by '{how}': known are {', '.join(HARMS)}"
-        )
+        raise EngineError("engine-harm-unknown", f"fault '{how}' is unknown: known are {', '.join(HARMS)}")

@@ -73,7 +73,7 @@ class _NcclEnd(GroupEnd):
 
 
 class NcclSender(_NcclEnd):
-    """Sends a small message at once, a large one as a header and a body, both from device memory."""
+    """A sender of a small message at once, a large one as a header and a body, both from device memory."""
 
     def __init__(self, control: Control, spec: ChannelSpec, deadline: Deadline) -> None:
         super().__init__(control, spec, deadline, SENDER)
@@ -120,7 +120,7 @@ class NcclSender(_NcclEnd):
 
 
 class NcclReceiver(_NcclEnd):
-    """Receives each message into a slot of device memory."""
+    """A receiver of each message into a slot of device memory."""
 
     def __init__(self, control: Control, spec: ChannelSpec, deadline: Deadline) -> None:
         super().__init__(control, spec, deadline, RECEIVER)

@@ -83,7 +83,7 @@ def echoing(engines: Sequence[str], message_bytes: int, core: int | None) -> Ite
                 "fhbn-echo-lost", f"the echoing process is lost: {_last_words(child) or error}"
             ) from error
         except fhbn.HandshakeError as error:
-            raise UserError("fhbn-cannot-meet", f"the two processes cannot meet: {error}") from error
+            raise UserError("fhbn-cannot-meet", f"the two processes cannot connect: {error}") from error
         finally:
             for pair in ends.values():
                 for end in pair:

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,8 +53,7 @@ def run(engines: Engines, sizes: Sequence[int], seconds: float = 20.0, watcher: 
     line_s = _native.cache_line_round_trip_s(cores[0], cores[1], _CACHE_LINES) if cores else None
     rows: list[Row] = []
     rounds: list[Round] = []
-    limits: dict[str, Any] = {f"{name}_gb_per_s": {} for name in COPIES}
-    limits["cache_line_round_trip_us"] = None if line_s is None else line_s * 1e6
+    rates: dict[str, dict[str, float]] = {f"{name}_gb_per_s": {} for name in COPIES}
     with ExitStack() as stack:
         echo, engines = _opened(stack, engines, max(*sizes, SMALLEST), cores[1] if cores else None)
         stack.enter_context(pinned(cores[0] if cores else None))
@@ -67,12 +65,13 @@ def run(engines: Engines, sizes: Sequence[int], seconds: float = 20.0, watcher: 
             watcher.progress(done, len(sizes))
             samples, copies = Setting(echo, size).measure(seconds / len(sizes))
             for name, took in copies.items():
-                limits[f"{name}_gb_per_s"][str(size)] = size / median(took) / 1e9
+                rates[f"{name}_gb_per_s"][str(size)] = size / median(took) / 1e9
             for name, taken in samples.items():
                 rows.append(results.row(name, size, taken, copies))
                 rounds += results.rounds_of(name, size, taken, copies)
         watcher.progress(len(sizes), len(sizes))
     rows.sort(key=lambda row: engines.names.index(str(row.facts["engine"])))  # sizes are in order already
+    limits = {**rates, "cache_line_round_trip_us": None if line_s is None else line_s * 1e6}
     facts = {
         "benchmark": "fhbn",
         "engines": list(engines.names),
@@ -187,7 +186,7 @@ class Setting:
             fastest = min(fastest, time.perf_counter() - start)
             part = message[0] if isinstance(message[0], memoryview) else message[0].cpu()
             if not np.array_equal(np.asarray(part, np.uint8), self.payload):
-                raise UserError("fhbn-corrupted", f"{name} has brought back other bytes than were sent")
+                raise UserError("fhbn-corrupted", f"{name} has returned other bytes than were sent")
             message.release()
         return fastest
 

@@ -62,12 +62,12 @@ def decode_attention(on: Device, samples: Samples, source: str, kind: AttentionK
     }
     source = f"{source}; held out: a fifth of the head counts"
     heads = (
-        f"1-8 KV heads of size {kind.head_dim}{_besides(kind)}, up to 16 query heads each, at least 8 of them"
+        f"1-8 KV heads of size {kind.head_dim}{_note(kind)}, up to 16 query heads each, at least 8 of them"
     )
     return fit.sourced(samples, source, f"{heads} in a batch; context 256-32768", errors, cost)
 
 
-def _besides(kind: AttentionKind) -> str:
+def _note(kind: AttentionKind) -> str:
     kv = "" if kind.kv_dtype == "bf16" else f", KV in {kind.kv_dtype}"
     return f"{kv}, a window of {kind.window}" if kind.window else kv
 
@@ -79,7 +79,7 @@ def prompt_attention(
     error = float(np.mean(fit.held_out(samples, head_counts(samples))))
     source = f"{source}; held out: a fifth of the head counts"
     covered = (
-        f"4-64 heads of size {kind.head_dim}{_besides(kind)}; whole prompts of 16-16384 tokens, "
+        f"4-64 heads of size {kind.head_dim}{_note(kind)}; whole prompts of 16-16384 tokens, "
         "65536 in all; no chunk after others"
     )
     return fit.sourced(samples, source, covered, {"held_out_op": error})
@@ -166,7 +166,7 @@ def layers_in_grid(samples: Samples) -> list[Layer]:
 
 
 def hold_out(samples: Samples, shapes: set[Shape]) -> tuple[Samples, Samples]:
-    """(the samples of other shapes, the samples of these)."""
+    """Split samples into those of other shapes and those of these."""
     excluded = np.array([(int(n), int(k)) in shapes for n, k in zip(samples["n"], samples["k"], strict=True)])
     return samples.where(~excluded), samples.where(excluded)
 

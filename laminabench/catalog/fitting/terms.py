@@ -199,7 +199,7 @@ def logit(share: float) -> float:
 
 
 def minimise(loss: Loss, start: Vector, *, rounds: int = 6, steps: int = 400, size: float = 0.4) -> Vector:
-    """The best point from `start`; each round restarts around it, against simplexes that collapsed."""
+    """Return the best point from `start`; each round restarts around it, against simplexes that collapsed."""
     best = np.asarray(start, np.float64)
     for turn in range(rounds):
         best = _nelder_mead(loss, best, steps, size * 0.5**turn)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,9 @@ DTYPES = ("bf16", "fp8", "fp8_block", "fp8_fused", "nvfp4")
 FRAMEWORK_OF = {"fp8_fused": "trtllm"}
 # Of block-wise fp8 these versions timed the launch of the kernel.
 LAUNCH_BOUND = ("0.18.", "0.22.", "0.24.")
+# So did a table whose median matrix takes as long with FEW rows as with MANY, and far longer than ideally.
+FEW, MANY, AS_LONG, TOO_LONG = 8, 512, 1.1, 10.0
+IDEAL = GemmCost(0.0, 0.0, 1.0, 1.0, math.inf, Origin("ideal", "data sheet"))
 
 
 def cost_set(
@@ -67,10 +71,8 @@ def cost_set(
     kernels = Kernels()
     for each in tables:
         for dtype in DTYPES:
-            framework = FRAMEWORK_OF.get(dtype, each.framework)
-            table = each.newest("gemm", "gemm", framework, LAUNCH_BOUND if dtype == "fp8_block" else ())
-            samples = vllm_gemm(table, dtype) if table else None
-            if table is None or not samples:
+            table, samples = _gemm_samples(each, dtype)
+            if table is None:
                 continue
             formulas[DtypeKey(each.device.name, dtype)] = fitted.grid_gemm(
                 each.device, dtype, samples, each.source(table)
@@ -137,6 +139,33 @@ def _layers(model: ModelShape) -> dict[int, tuple[Shape, ...]]:
     """Return the matrices of a layer, over as many as the tables know."""
     degrees = {1, *DEGREES} & set(model.tp_degrees())
     return {tp: tuple((gemm.n, gemm.k) for gemm in model.layer_gemms(tp)) for tp in sorted(degrees)}
+
+
+def _gemm_samples(of: GpuTables, dtype: str) -> tuple[Path | None, Samples]:
+    """Return the newest table of matrices in a format that timed kernels and not their launches."""
+    known_bad = LAUNCH_BOUND if dtype == "fp8_block" else ()
+    for table in of.versions("gemm", "gemm", FRAMEWORK_OF.get(dtype, of.framework), known_bad):
+        samples = vllm_gemm(table, dtype)
+        if samples and not host_bound(of.device, dtype, samples):
+            return table, samples
+    return None, Samples({}, np.zeros(0))
+
+
+def host_bound(device: Device, dtype: str, samples: Samples) -> bool:
+    """Return whether the times are those of launching kernels."""
+    few = samples.where(samples["m"] <= MANY)
+    (n, k), of = np.unique(np.stack([few["n"], few["k"]]), axis=1, return_inverse=True)
+    least, most = (np.full(len(n), start) for start in (np.inf, 0.0))
+    rows = np.full((2, len(least)), [[np.inf], [0.0]])
+    for low, high, values in ((least, most, few.seconds), (rows[0], rows[1], few["m"])):
+        np.minimum.at(low, of, values)
+        np.maximum.at(high, of, values)
+    spans = (rows[0] <= FEW) & (rows[1] == MANY)
+    if not spans.any():
+        return False
+    ideal = IDEAL.seconds(device, MANY, n, k, dtype)
+    flat, long = np.median((most / least)[spans]), np.median((least / ideal)[spans])
+    return bool(flat <= AS_LONG and long >= TOO_LONG)
 
 
 def _held_out(

@@ -60,7 +60,7 @@ KINDS = tuple(
 EXPERT_DTYPES = ("bf16", "fp8", "fp8_block", "int4", "mxfp4", "nvfp4")
 # Experts in fp8 by tensor take 2 to 5 times as long in vLLM 0.24 as before and after, on these.
 SLOW_FP8 = ("h100", "h200")
-MAX_SPLIT, MAX_DEALT = 8, 64  # of curves of experts: within a node, over nodes
+MAX_SPLIT, MAX_EXPERT_RANKS = 8, 64  # of measured experts: ranks within a node, and over nodes
 COLLECTIVES = ("all_gather", "reduce_scatter", "alltoall")
 NODES = (1, 2, 4, 8)
 # Kernels of decode attention by framework, and the share of FLOPS from which on computing binds them.
@@ -89,7 +89,7 @@ class Kernels:
     curves: dict[ExpertsKey, Curve] = field(default_factory=dict)
 
     def read(self, of: GpuTables, attention: AttentionCost, gemm: GemmCost) -> None:
-        """Everything that the GPU has tables of; `attention` and `gemm` are its own, in bf16."""
+        """Import all tables of the GPU; `attention` and `gemm` are its own, in bf16."""
         self._attention(of)
         self._experts(of)
         self._latent(of, attention, gemm)
@@ -149,7 +149,7 @@ class Kernels:
         names = (*EXPERTS, "tp", "ep")
         for key in _pairs(samples, *names):
             experts = ExpertsKey(of.device.name, dtype, *key)
-            if experts.tp > MAX_SPLIT or experts.ep > MAX_DEALT:
+            if experts.tp > MAX_SPLIT or experts.ep > MAX_EXPERT_RANKS:
                 continue
             same = [samples[column] == value for column, value in zip(names, key, strict=True)]
             part = samples.where(np.logical_and.reduce(same))

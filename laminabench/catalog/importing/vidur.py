@@ -128,7 +128,7 @@ def _gemms(profile: VidurProfile) -> Iterable[tuple[GemmKey, Curve]]:
 
 
 def _operators(profile: VidurProfile) -> Iterable[tuple[OperatorKey, Curve]]:
-    """Next to the GEMMs. vLLM's norms add as well: here, each has half of a layer's one addition."""
+    """Yield the small operators. vLLM's norms also add, so each has half of a layer's one addition."""
     for degree, columns in profile.operators.items():
         seconds = {
             "norm": (columns["input_layernorm"] + columns["post_attention_layernorm"] + columns["add"]) / 2,
@@ -171,7 +171,7 @@ def _allreduce(profile: VidurProfile) -> Iterable[tuple[AllReduceKey, AllReduceC
 
 
 def vidur_allreduce(path: Path, degree: int) -> Samples:
-    """NCCL all-reduce in one node: the fastest repetition, as the slower ones include waiting for ranks."""
+    """Read NCCL's all-reduce in a node: the fastest repetition, as slower ones include waiting for ranks."""
     fastest = "time_stats.all_reduce.min"
     table = read_frame(path, counts=["num_workers", "devices_per_node", "size"], times=[fastest])
     one_node = (table.num_workers == degree) & (table.devices_per_node == degree)

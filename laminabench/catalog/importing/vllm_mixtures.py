@@ -107,7 +107,9 @@ def latent_kernel(path: Path) -> Samples:
 
 
 def vllm_latent_prompts(path: Path) -> Samples:
-    """A whole MLA module in bf16 for prompts, by heads from 8 on, rows and pairs; of long ones, from 1 ms."""
+    """Fit a whole MLA module in bf16 for prompts, by heads from 8 on, rows and pairs; of long ones, from
+    1 ms.
+    """
     table = _latent(path, "isl")
     plain = (table.kv_cache_dtype == "bfloat16") & (table.gemm_type == "bfloat16") & (table.latency >= 1)
     table = table[plain & (table.num_heads >= 8)]
@@ -136,7 +138,7 @@ def nccl_collective(path: Path, op: str, degree: int) -> Samples:
 
 
 def deepep_dispatch(path: Path, op: str, nodes: int) -> Samples:
-    """DeepEP's low-latency kernels, by the bytes that a rank sends: their own count of them."""
+    """Fit DeepEP's low-latency kernels, by the bytes that a rank sends: their own count of them."""
     took = f"{op}_avg_t_us"
     counts = ["node_num", "hidden_size", "num_token", "num_topk", "num_experts"]
     table = read_frame(path, counts=counts, times=[took])

@@ -101,7 +101,7 @@ def _attention_of(path: Path, kind: AttentionKind, *more: str) -> pd.DataFrame:
 
 
 def vllm_allreduce(path: Path, degree: int) -> Samples:
-    """vLLM's custom all-reduce inside a CUDA graph, up to 32 MiB (a batch of 2048 at hidden 8192)."""
+    """Fit vLLM's custom all-reduce inside a CUDA graph, up to 32 MiB (a batch of 2048 at hidden 8192)."""
     table = read_frame(path, text=["backend"], counts=["message_size", "num_gpus"], times=["latency"])
     # message_size counts bf16 elements, not bytes: only then does the bus bandwidth agree with Vidur's.
     table = table.assign(bytes=2 * table.message_size)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TypedDict
 
 import pandas as pd
 
@@ -97,18 +97,29 @@ def order(changed: pd.DataFrame) -> list[str]:
     return sorted(PARTS, key=lambda part: of_h2m2[list(PARTS[part])].max(), reverse=True)
 
 
+class BoardChanges(TypedDict, total=False):
+    """Fields of a board that an assumption changes."""
+
+    launch_s: float
+    tlb_misses_at_once: int
+    dram_efficiency: float
+    weight_load: str
+    reread_kv: bool
+    hierarchical_overlap: float
+
+
 @dataclass(frozen=True, slots=True)
 class Other:
     """An assumption made differently."""
 
     words: str
-    board: dict[str, Any] = field(default_factory=dict)
+    board: BoardChanges = field(default_factory=BoardChanges)
     lengths: dict[str, tuple[int, ...]] = field(default_factory=dict)  # by model
 
 
 DEFAULT = Other("as assumed")
 _ONCE = "KV read once for a group"
-_BEHIND = {"weight_load": "behind"}
+_BEHIND: BoardChanges = {"weight_load": "behind"}
 _SHORTER = {
     GPT3.model: (256, 512, 768, 1024),
     CHINCHILLA.model: (256, 512, 1024, 2048, 4096),

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 
 from laminabench.catalog.find_model import model
 from laminabench.papers.context import Context
+from laminabench.papers.h2m2.boards import BoardChanges
 from laminabench.papers.h2m2.overheads import overheads
 from laminabench.papers.h2m2.speeds import (
     CASES,
@@ -28,7 +29,6 @@ from laminabench.papers.h2m2.speeds import (
     points_of,
 )
 from laminabench.papers.paper import Result
-from laminabench.systems.modelled.h2m2.drams import load_drams
 from laminabench.systems.modelled.h2m2.layer import (
     AS_ASSUMED,
     DRAMS,
@@ -38,6 +38,7 @@ from laminabench.systems.modelled.h2m2.layer import (
     Side,
     SideReplay,
     efficiency,
+    load_drams,
     replay_side,
 )
 from laminabench.systems.modelled.h2m2.mapping import Mapping
@@ -50,9 +51,9 @@ class Other:
     words: str
     reading: Reading = AS_ASSUMED
     queue: int | None = None  # bursts that a channel sees ahead
-    board: dict[str, Any] = field(default_factory=dict)
+    board: BoardChanges = field(default_factory=BoardChanges)
 
-    def dram(self, side: Side) -> dict[str, Any]:
+    def dram(self, side: Side) -> dict[str, float]:
         native = load_drams()[DRAMS[side]].native()
         return native if self.queue is None else native | {"queue": self.queue}
 
@@ -114,8 +115,8 @@ def replayed(model_name: str, point: tuple[int, int], words: str = ASSUMED.words
         )
 
     def layer(**differs: bool) -> LayerReplay:
-        besides_s = planned.exchange_s + planned.launch_s
-        return LayerReplay({where: side(where, planned.mapping, **differs) for where in SIDES}, besides_s)
+        overhead_s = planned.exchange_s + planned.launch_s
+        return LayerReplay({where: side(where, planned.mapping, **differs) for where in SIDES}, overhead_s)
 
     both_chips = board.hbm.chips + board.lpddr.chips
     baseline = side("lpddr", Mapping(0, 0, 0), chips=both_chips, translated=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import pandas as pd
 
@@ -99,7 +99,7 @@ def table3(context: Context) -> Result:
         pairs = zip(PUBLISHED[name], added, strict=True)
         rows.append((name, *(each for pair in pairs for each in pair), *orders[name]))
     columns = ["model"]
-    columns += [f"{kind},\n{whose}, %" for kind in Overheads._fields for whose in ("published", "ours")]
+    columns += [f"{kind},\n{source}, %" for kind in Overheads._fields for source in ("published", "ours")]
     columns += [f"exact times,\n{first} first, %" for first in ("attention", "fc")]
     times = {name: added.mapping / PUBLISHED[name].mapping for name, added in ours.items()}
     values = {
@@ -191,8 +191,7 @@ def _placed(
     most = shape.kv_heads if sublayer == "attention" else shape.heads
     best, best_s = mapping, float("inf")
     for count in range(most + 1):
-        heads: dict[str, Any] = {sublayer: count}
-        candidate = mapping._replace(**heads)
+        candidate = Mapping(**mapping._asdict() | {sublayer: count})
         planned = time_of(board, shape, candidate, load)
         if sum(planned.hbm_bytes.values()) > board.hbm.capacity_bytes:
             break

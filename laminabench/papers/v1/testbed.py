@@ -72,7 +72,7 @@ def setup(way: str, model_name: str, costs: CostSet, memory_devices: int | None 
         costs,
         parse_network(NETWORK),
         batches={VLLM: None, LAMINA: 1, ROTATIONAL: 2}[way],
-        memory_utilization=MEMORY_SHARE,
+        gpu_memory_utilization=MEMORY_SHARE,
     )
 
 

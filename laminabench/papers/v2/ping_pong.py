@@ -56,7 +56,7 @@ def fig13(context: Context) -> Result:
     return Result(frame, values, {"trips": ours, "rates": large})
 
 
-def _measured(path: Path) -> tuple[list[dict[str, Any]], str]:
+def _measured(path: Path) -> tuple[list[dict[str, str | float]], str]:
     ping_pong = read(path)
     rows = [{"kind": "measured", **{key: row[key] for key in _COLUMNS[1:]}} for row in ping_pong["rows"]]
     host = ping_pong["host"]

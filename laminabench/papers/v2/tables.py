@@ -121,7 +121,7 @@ def table4(context: Context) -> Result:
         kinds[name] = "real" if real else "entered" if name == "kimi-ta" else "fitted"
         pairs = ((published[f"{name}, {what}"], count) for what, count in zip(_COUNTED, counts, strict=True))
         rows.append((name, *(value for pair in pairs for value in pair), "real" if real else "profile"))
-    columns = [f"{words}\n{whose}" for words in _COUNTED.values() for whose in ("published", "ours")]
+    columns = [f"{words}\n{source}" for words in _COUNTED.values() for source in ("published", "ours")]
     frame = pd.DataFrame(rows, columns=["trace", *columns, "ours\nis"])
     frame["requests\npublished"] = frame["requests\npublished"].astype(int)
     remarks = {name: f"Of its first {len(context.trace(name)):,} requests only." for name in TRACES}

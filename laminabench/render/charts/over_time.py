@@ -187,7 +187,7 @@ def _marks(runs: Sequence[Shown]) -> list[PlotlyJson]:
 def _fault(fault: FaultCost) -> PlotlyJson:
     ends = {"x0": fault.began_s, "x1": fault.noticed_s + fault.recovery_s, "y0": 0, "y1": 1}
     return {
-        "type": "rect", "name": "fault, until iterations go on", "yref": "paper", "layer": "below",
+        "type": "rect", "name": "fault, until iterations resume", "yref": "paper", "layer": "below",
         "fillcolor": _FAULT, "opacity": 0.35, "line": {"width": 1, "color": _FAULT}, **ends,
     }  # fmt: skip
 

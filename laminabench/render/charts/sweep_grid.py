@@ -56,7 +56,7 @@ class Choices:
 
     def link(self, **other: Any) -> str:
         """Return the query of the current page with some choices changed."""
-        own: dict[str, Any] = {
+        own: dict[str, object] = {
             "at": self.at,
             "x": self.x,
             "y": self.y or NO_FLAG,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from laminabench.render.terminal import literal
 from laminabench.util.json import Json, to_json
@@ -65,33 +66,30 @@ def described(each: Imported, place: Path) -> dict[str, Json]:
     }
 
 
-def render(console: Console, results: list[dict[str, Any]]) -> None:
-    for result in results:
-        _render(console, result)
+def render(console: Console, results: Iterable[tuple[Imported, Path]]) -> None:
+    for result, place in results:
+        _render(console, result, place)
 
 
-def _render(console: Console, result: dict[str, Any]) -> None:
-    by = " ".join(filter(None, (result["tool"], result["version"])))
-    how = f"{result['backend']}, {result['mode']}"
-    counts = ", ".join(f"{count:,} {end}" for end, count in result["requests"].items() if count)
+def _render(console: Console, result: Imported, place: Path) -> None:
+    benchmark, summary = result.benchmark, result.summary
+    how = f"{result.manifest.backend}, {benchmark.mode}"
+    counts = ", ".join(f"{count:,} {end}" for end, count in to_json(summary.requests).items() if count)
     console.print(
-        f"{literal(result['run_dir'])}: {literal(result['model'])}, {by}, {how}, {counts}",
+        f"{literal(str(place))}: {literal(result.manifest.model_name)}, {benchmark.called}, {how}, {counts}",
         soft_wrap=True,
     )
-    shown = _SHOWN[result["tool"]]
+    shown = _SHOWN[benchmark.tool]
     width = max(map(len, shown.values()))
-    rows = [
-        (title, _number(result["stated"].get(name)), _number(result["recounted"].get(name)))
-        for name, title in shown.items()
-    ]
     console.print(f"  {'':<{width}}  {'as stated':>12}  {'recounted':>12}", soft_wrap=True)
-    for title, stated, recounted in rows:
+    for name, title in shown.items():
+        stated, recounted = (_number(each.get(name)) for each in (benchmark.stated, benchmark.recounted))
         console.print(f"  {title:<{width}}  {stated:>12}  {recounted:>12}", soft_wrap=True)
-    summary = result["summary"]
-    tbt, whole_run = summary["tbt_ms"], summary["whole_run"]
+    tbt, whole_run = summary.tbt_ms, summary.whole_run
+    assert whole_run is not None
     console.print(
-        f"  ours: TBT of tokens mean {_number(tbt['mean'])}, p99 {_number(tbt['p99'])} ms in the window "
-        f"({summary['window']['kind'].replace('_', ' ')}); {_number(whole_run['throughput_tokens_per_s'])} "
+        f"  ours: TBT of tokens mean {_number(tbt.mean)}, p99 {_number(tbt.p99)} ms in the window "
+        f"({summary.window.kind.replace('_', ' ')}); {_number(whole_run.throughput_tokens_per_s)} "
         "tokens/s of the whole run",
         soft_wrap=True,
     )

@@ -203,7 +203,7 @@ def _why(console: Console, answer: Answer, winner: Point) -> None:
     beyond = ", over the limit" if tbt_p99_ms > answer.question.slo_tbt_p99_ms else ""
     sooner = "" if first.ttft_p99_gain is None else f", {-first.ttft_p99_gain:+.1%} TTFT p99"
     console.print(
-        f"\n[bold]{first.resource}[/bold] binds: a tenth more of it alone comes to "
+        f"\n[bold]{first.resource}[/bold] binds: a tenth more of it alone gives "
         f"{first.throughput_gain:+.1%} tokens/s, {-first.tbt_p99_gain:+.1%} TBT p99{beyond}{sooner}"
     )
     rest = (f"{each.resource} {getattr(each, gained):+.1%}" for each in others)

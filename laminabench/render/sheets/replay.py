@@ -95,7 +95,7 @@ def render(console: Console, result: Result, wall_s: float) -> None:
         console.print(f"{label:15}{line}", soft_wrap=True)
     if summary.fault_costs:
         print_sheet(console, fault_sheet("", summary.fault_costs, MOST_FAULTS))
-    saved = f"; kept in {literal(result.directory)}" if result.directory else ""
+    saved = f"; saved in {literal(result.directory)}" if result.directory else ""
     if backend != "modelled":
         times = f"replayed in {summary.duration_s:,.1f} s, {wall_s:,.1f} s in all"
     else:
@@ -262,11 +262,11 @@ def _schedule(schedule: Schedule) -> str:
 def _pace(pace: JsonObject) -> str:
     """Return whether the host was as fast as the devices that it emulates."""
     slowdown, late = cast("float", pace["slowdown"]), cast("float | None", pace["late_share"])
-    whose = ": [bold]these times are the host's[/bold]" if pace["kept"] is False else ""
+    warning = ": [bold]these times are the host's[/bold]" if pace["kept"] is False else ""
     stretched = f"times stretched by {number(slowdown)}; " if slowdown > 1 else ""
     points = cast("dict[str, float]", pace["lateness_ms"] or {})
     after = ", ".join(f"{name} {number(value)} ms" for name, value in points.items()) or "-"
-    late_in = f"the host was late in {share(late)} of the iterations{whose}"
+    late_in = f"the host was late in {share(late)} of the iterations{warning}"
     return f"{stretched}{late_in}; it went on {after} after their ends"
 
 
@@ -341,8 +341,8 @@ def fault_sheet(title: str, faults: Sequence[FaultCost], most: int) -> Sheet:
 
 def _chunk(chunks: TokensPerChunk) -> str:
     sizes = "1 token" if chunks.max == 1 else f"{number(chunks.mean)} tokens, {number(chunks.max)} at most"
-    dealt = f", {share(chunks.even_share)} of them [bold]dealt evenly[/bold]" if chunks.even_share else ""
-    return f"{sizes}{dealt}"
+    evenly = f", {share(chunks.even_share)} of them [bold]split evenly[/bold]" if chunks.even_share else ""
+    return f"{sizes}{evenly}"
 
 
 def _attempts(attempts: Attempts) -> str:

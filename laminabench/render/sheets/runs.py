@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from laminabench.analysis.estimate import CONFIDENCE, Estimate, ratio
 from laminabench.analysis.metrics_table import BOARDS, METRICS, SUMMARISED, Metric
+from laminabench.catalog.deployment import DeploymentFacts
 from laminabench.render.format import number4, plain, share
 from laminabench.render.forms import tiles
 from laminabench.render.html import Markup, exactly, joined, sheet_table, table, tag
@@ -15,7 +16,6 @@ from laminabench.render.model import Cell, Sheet
 from laminabench.render.sheets.compare import metric_sheet
 from laminabench.render.sheets.replay import WINDOWS
 from laminabench.render.shown import Shown
-from laminabench.runs.manifest import DeploymentFacts
 from laminabench.runs.summary import ClientSummary
 from laminabench.util.json import JsonObject, to_json
 from laminabench.workflows.compare.sides import Row
@@ -123,12 +123,12 @@ def _calls(each: Shown) -> Sheet:
     assert isinstance(each.summary, ClientSummary)
     attempts = each.summary.attempts
     mean, most = (number4(each.number_at(f"tokens_per_chunk.{key}")) for key in ("mean", "max"))
-    dealt = share(each.number_at("tokens_per_chunk.even_share"))
+    evenly = share(each.number_at("tokens_per_chunk.even_share"))
     sent, retried, failed = (number4(each.number_at(f"attempts.{key}")) for key in _ATTEMPTS)
     errors = list(attempts.by_error.items())[:_MOST_ERRORS]
     rows = [
         ("Tokens a chunk, mean and most", f"{mean}, {most}"),
-        ("Tokens dealt evenly, as the server did not say", dealt),
+        ("Tokens split evenly, as the server did not say", evenly),
         ("Attempts", sent),
         ("of these, again", retried),
         ("Requests that failed", failed),

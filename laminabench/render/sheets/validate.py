@@ -21,6 +21,7 @@ from laminabench.workflows.validate.stored import (
     StoredServing,
     StoredStanding,
     StoredTwin,
+    StoredUnpriced,
     StoredValidation,
 )
 
@@ -40,6 +41,8 @@ def sheets_of(validation: StoredValidation) -> Iterator[Sheet]:
         yield serving_sheet(validation.serving)
         if validation.serving.standings:
             yield standings_sheet(validation.serving.standings)
+        if validation.serving.unpriced:
+            yield unpriced_sheet(validation.serving.unpriced)
         if again := validation.serving.refit:
             times = ", ".join(f"{name} {value:g}" for name, value in again.constants_ms.items())
             factors = ", ".join(f"{name} {value:.2f}" for name, value in again.factors.items())
@@ -73,9 +76,15 @@ def board_sheet(cells: Sequence[Accuracy]) -> Sheet:
         ]
         for each in cells
     ]
-    fitted = dict.fromkeys(f"{each.metric} of {each.against}: {each.fitted}" for each in cells if each.fitted)
+    fitted: dict[tuple[str, str], list[str]] = {}
+    for each in cells:
+        if each.fitted:
+            fitted.setdefault((each.against, each.fitted), []).append(each.metric)
     notes = ["loads that constants were fitted to, or that are known to be off, are in no row"]
-    notes += [f"fitted elsewhere for {each}" for each in fitted]
+    notes += [
+        f"fitted elsewhere for {' and '.join(dict.fromkeys(metrics))} of {against}: {what}"
+        for (against, what), metrics in fitted.items()
+    ]
     title = "accuracy board: medians of absolute and of signed errors, and p90 of absolute ones, in percent"
     return Sheet(title, columns, rows, notes)
 
@@ -164,6 +173,14 @@ def standings_sheet(standings: Sequence[StoredStanding], fitted: str = "") -> Sh
         columns,
         rows,
         [note],
+    )
+
+
+def unpriced_sheet(rows: Sequence[StoredUnpriced]) -> Sheet:
+    """Return the rows that could not be priced."""
+    count = f"{len(rows)} row{'s' * (len(rows) > 1)}"
+    return Sheet(
+        f"{count} without a prediction, in no group", ("row", "why"), [(each.row, each.why) for each in rows]
     )
 
 

@@ -27,7 +27,7 @@ def check_target(target: Path) -> None:
             "picture-suffix", f"cannot draw {target}: give it one of the suffixes {', '.join(_UNDATED)}"
         )
     if target.exists() and not target.is_file():
-        raise UserError("file-not-writable", f"cannot write {target}: it is there and not a file")
+        raise UserError("file-not-writable", f"cannot write {target}: it exists and is not a file")
     require_writable(target)
 
 

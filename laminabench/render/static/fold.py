@@ -184,7 +184,7 @@ class _Folder:
         last.members = members
         vectors = [short_name(weight["name"]) for one in members for weight in one["weights"]]
         ops = [one["op"] for one in members]
-        listed = " ".join(_telling(ops))
+        listed = " ".join(_characteristic(ops))
         parents = {self.home[v] for name in group for v in self.made_of[name]} - {last.name}
         if {"cos", "sin"} <= set(ops):
             last.title = "cos, sin"
@@ -254,7 +254,7 @@ class _Folder:
         return "moved" if first == "receive" or last == "send" else "plain"
 
 
-def _telling(ops: list[str]) -> list[str]:
+def _characteristic(ops: list[str]) -> list[str]:
     """Return the operators to name: all if they are few, else the characteristic ones."""
     distinct = list(dict.fromkeys(ops))
     if len(distinct) > 4:

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from laminabench.render.charts.chart import Chart, PlotlyJson
-from laminabench.render.style import INK
+from laminabench.render.style import INK, Looks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,7 +29,7 @@ _FEW = 30
 
 def plot(axes: Axes, chart: Chart) -> None:
     """Draw a chart of lines, marks, areas and bars."""
-    stacked: dict[str, Any] = {}
+    stacked: dict[str, NDArray[np.float64]] = {}
     for trace in chart.traces:
         x, y = _values(trace["x"]), _values(trace["y"])
         if trace["type"] == "bar":
@@ -72,7 +73,7 @@ def _name(trace: PlotlyJson) -> str | None:
 def _scatter(axes: Axes, trace: PlotlyJson, x: Sequence[Any], y: Sequence[Any]) -> None:
     line, marker, mode = trace.get("line", {}), trace.get("marker", {}), trace["mode"]
     symbol = marker.get("symbol", "circle")
-    looks: dict[str, Any] = {"alpha": trace.get("opacity", marker.get("opacity")), "label": _name(trace)}
+    looks: Looks = {"alpha": trace.get("opacity", marker.get("opacity")), "label": _name(trace)}
     if "lines" in mode:
         looks |= {"ls": _DASHES[line.get("dash", "solid")], "lw": 0.7 * line.get("width", 2)}
         looks |= {"color": line["color"], "marker": "." if len(x) < _FEW else ""}

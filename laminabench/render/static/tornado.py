@@ -44,7 +44,7 @@ def picture(result: Sensitivity, where: str) -> Figure:
     first, second = result.systems
     figure, axes = sheet(width=PAGE, height=0.9 + 0.27 * len(result.bars))
     axes.axvline(0, color=INK, lw=1)
-    here = f"as it is: {100 * result.base.gain:+.1f} %"
+    here = f"as given: {100 * result.base.gain:+.1f} %"
     axes.axvline(100 * result.base.gain, color=PUBLISHED, lw=1, ls=":", label=here)
     for row, bar in enumerate(result.bars):
         _bar(axes, row, bar, result.base.gain)

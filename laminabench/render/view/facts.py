@@ -13,6 +13,7 @@ import msgspec
 from laminabench.render.format import short
 from laminabench.runs.manifest import NUMBERS
 from laminabench.util import safe_parse
+from laminabench.util.json import JsonObject
 
 Value = str | float | int | bool
 Facts = dict[str, Value]
@@ -75,19 +76,19 @@ class Brief(_Part, frozen=True):
 class _Full(_Part, frozen=True):
     """All fields but the long ones: coefficients, totals and tables."""
 
-    laminabench: dict[str, Any] = {}
+    laminabench: JsonObject = {}
     command: str = ""
     request: str | None = None
     seed: int | None = None
-    trace: dict[str, Any] = {}
-    transforms: dict[str, Any] = {}
-    workload: dict[str, Any] = {}
-    deployment: dict[str, Any] = {}
-    model: dict[str, Any] = {}
-    host: dict[str, Any] = {}
+    trace: JsonObject = {}
+    transforms: JsonObject = {}
+    workload: JsonObject = {}
+    deployment: JsonObject = {}
+    model: JsonObject = {}
+    host: JsonObject = {}
     wall_s: float | None = None
-    summary: dict[str, Any] = {}
-    partial: dict[str, Any] | None = None
+    summary: JsonObject = {}
+    partial: JsonObject | None = None
 
 
 _BRIEF, _FULL = msgspec.json.Decoder(Brief), msgspec.json.Decoder(_Full)

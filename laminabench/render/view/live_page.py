@@ -159,7 +159,7 @@ def _end(index: Index, replay: UnderWay) -> Iterator[Markup]:
     if end is not None and end.why:
         yield tag("p", end.why)
     if end is not None and end.resume:
-        yield tag("p", "It goes on with ", tag("code", end.resume))
+        yield tag("p", "Resume it with ", tag("code", end.resume))
     if replay.state == "killed":
         yield tag("p", "If it wrote a journal, continue it with ", tag("code", replay.resume))
     if replay.state == "done" and replay.run_key in index.refreshed().entries["run"]:
@@ -220,7 +220,7 @@ def _charts(replay: UnderWay) -> list[Chart]:
             "margin": {"l": 60, "r": 48, "t": 20, "b": 44},
         }
         note = f"{' and '.join(fields.values())}, of the last seconds; vertical lines are faults."
-        alt = f"{title} since the replay began, as it goes on."
+        alt = f"{title} since the replay began, so far."
         charts.append(Chart(key, title, alt, note, traces, layout, 240))
     return charts
 

@@ -53,7 +53,7 @@ def page(entry: Entry, query: QueryParams) -> Page:
         status = (
             f"{sweep.done:,} of {manifest.points:,} points are finished. The table is written after the last."
         )
-        again = "If it was interrupted, the same call goes on where it was:"
+        again = "If it was interrupted, the same call resumes it:"
         return Page(title, empty(status, again, command(manifest.command)))
     if not metrics_of(sweep):
         errors = dict.fromkeys(error for error in sweep.column("error") if error)

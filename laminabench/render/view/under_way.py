@@ -22,7 +22,7 @@ _MOST_BYTES = 1 << 30
 
 @dataclass(slots=True)
 class UnderWay:
-    """The state of one live replay, as its file tells."""
+    """The state of one live replay, from its file."""
 
     key: str  # the file's
     path: Path

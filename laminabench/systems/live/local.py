@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from laminabench.catalog.deployment import Deployment, parse_deployment
 from laminabench.catalog.families import load_models
@@ -68,8 +68,16 @@ def in_dtype(shape: ModelShape, dtype: str | None) -> ModelShape:
     return replace(shape, window=None)
 
 
-def looked_up(request: ReplayRequest) -> dict[str, Any]:
-    """Return the fields of a LocalSetup that a settled request names."""
+class LocalChoices(TypedDict):
+    """The fields of a LocalSetup."""
+
+    model: ModelShape
+    source: str
+    deployment: Deployment
+
+
+def looked_up(request: ReplayRequest) -> LocalChoices:
+    """Return what a settled request names."""
     assert request.model
     assert request.deployment
     devices = priced_devices(request.price, request.price_basis, request.power)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -159,17 +160,19 @@ class Tables:
 
     def outcome(self, **known: Any) -> Outcome:
         """Return the outcome, with what is known of workers and memory besides."""
-        known.setdefault("requests", self.requests())
-        known.setdefault("iterations", self.iterations())
-        unknown: dict[str, Any] = {
-            "replica_busy_s": np.array([np.nan]),
-            "attention_busy_s": float("nan"),
-            "end_s": self.end_s,
-            "queue_empty_s": self.end_s if self.queue_empty_s is None else self.queue_empty_s,
-            "peak_kv_tokens": 0,
-            "kv_capacity_tokens": 0,
-        }
-        return Outcome(stints=self.stints(), timeline=no_timeline(), **(unknown | known))
+        outcome = Outcome(
+            requests=self.requests(),
+            iterations=known.pop("iterations", None) or self.iterations(),
+            stints=self.stints(),
+            timeline=no_timeline(),
+            replica_busy_s=np.array([np.nan]),
+            attention_busy_s=float("nan"),
+            end_s=self.end_s,
+            queue_empty_s=self.end_s if self.queue_empty_s is None else self.queue_empty_s,
+            peak_kv_tokens=0,
+            kv_capacity_tokens=0,
+        )
+        return replace(outcome, **known)
 
     def requests(self) -> Columns:
         return self._requests

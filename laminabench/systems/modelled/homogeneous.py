@@ -77,7 +77,7 @@ def build(setup: Setup) -> Modelled:
         "kv_capacity_tokens": tokens // spec.block_tokens * spec.block_tokens * spec.pools,
         "weight_bytes_per_worker": weights,
         "block_tokens": spec.block_tokens,
-        "gpu_memory_utilization": setup.memory_utilization,
+        "gpu_memory_utilization": setup.gpu_memory_utilization,
         "host_async": setup.host_async,
         **served_facts(setup, spec),
     }
@@ -93,7 +93,7 @@ def group_memory(setup: Setup) -> tuple[float, int]:
     """Return the bytes of weights on each device, and the KV tokens of a data-parallel group."""
     model, deployment = setup.model, setup.deployment
     layout, device = deployment.model.shared(), deployment.model.device
-    usable = setup.memory_utilization * device.memory_bytes - working_bytes(setup, layout)
+    usable = setup.gpu_memory_utilization * device.memory_bytes - working_bytes(setup, layout)
     weights = check_weights(setup, deployment.model, layout, usable)
     per_token = model.kv_bytes_per_token * model.kv_share(layout.tp) / layout.pp
     reserved = device.memory_bytes - usable

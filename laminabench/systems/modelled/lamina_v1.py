@@ -1,4 +1,4 @@
-"""Attention offloading (v1 paper): requests dealt out to cheap memory devices, transfers streamed."""
+"""Attention offloading (v1 paper): requests distributed over cheap memory devices, transfers streamed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class LaminaV1(Lamina):
     PRICE_BASIS = "purchase"
 
     def default_deployment(self, model: ModelShape) -> str:
-        """v1 serves LLaMA-13B from one A100 and, in its economics, RTX 3090-class memory devices."""
+        """Return v1's deployment: LLaMA-13B on one A100, with RTX 3090-class memory devices."""
         return by_size(model, "1xa100-80g+3xrtx-3090", "2xa100-80g+8xrtx-3090")
 
     def _build(self, setup: Setup) -> Modelled:

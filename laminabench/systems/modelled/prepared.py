@@ -229,12 +229,6 @@ def prepare(request: ReplayRequest, system: System, listener: Listener) -> Prepa
     assert request.deployment
     assert request.network
     basis = request.price_basis or system.PRICE_BASIS
-    called = {
-        "overcommit": "kv_overcommit",
-        "block_tokens": "block_size",
-        "memory_utilization": "gpu_memory_utilization",
-        "kv_capacity": "kv_tokens",
-    }
     router = request.router or ROUTER
     require_known(router)
     devices = priced_devices(request.price, basis, request.power, known_devices([costs]))
@@ -244,7 +238,6 @@ def prepare(request: ReplayRequest, system: System, listener: Listener) -> Prepa
     chosen = settled(
         Setup,
         request,
-        called,
         model=shape,
         deployment=replace(deployments[0], prefill=prefill),
         costs=with_host(costs, parse_host(request.host) if request.host else None),

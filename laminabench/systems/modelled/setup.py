@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
@@ -81,7 +81,7 @@ class Setup:
     overlap: bool = True
     partition: Literal["heads", "requests"] | None = None
     stream_chunks: int | None = None
-    overcommit: float = 1.0
+    kv_overcommit: float = 1.0
     kv_copy: Literal["none", "host", "worker", "disk"] = "none"
     pipeline_parallel: int = 1
     stream_along: Literal["requests", "heads"] | None = None
@@ -91,9 +91,9 @@ class Setup:
     # Most tokens that a batch computes in an iteration, prompts' included; 0 where no prompts are computed.
     prompt_budget: int = 0
     max_num_seqs: int | None = None
-    block_tokens: int | None = None
-    memory_utilization: float = MEMORY_SHARE
-    kv_capacity: int | None = None  # tokens, of all workers together; what fits, if None
+    block_size: int | None = None
+    gpu_memory_utilization: float = MEMORY_SHARE
+    kv_tokens: int | None = None  # tokens, of all workers together; what fits, if None
     mapping: str | None = None  # h2m2: the policy that says what is on which side of a board
     board: str | None = None  # h2m2: another board than the device's, by name or TOML file
     routing: Routing = "skewed"  # how tokens choose experts
@@ -118,7 +118,7 @@ class Setup:
         return self.kernels(self.deployment.model.device).publish_s if self.wire == "fp8" else 0.0
 
 
-def kernel_rows(setup: Setup) -> list[dict[str, Any]]:
+def kernel_rows(setup: Setup) -> list[JsonObject]:
     """Return the kernels of split systems that the deployment uses, as rows next to the coefficients."""
     if not setup.fuses:
         return []
@@ -165,7 +165,7 @@ class Modelled:
 
     spec: Spec
     facts: Mapping[str, Any] = field(default_factory=dict)
-    coefficients: list[dict[str, Any]] = field(default_factory=list)
+    coefficients: Sequence[JsonObject] = ()
 
 
 class Limits(NamedTuple):
@@ -198,7 +198,7 @@ def spec_of(setup: Setup, timing: Timing, tokens: int, requests: int, block_toke
         timing=timing,
         tokens_per_pool=tokens,
         max_requests=requests,
-        block_tokens=setup.block_tokens or block_tokens,
+        block_tokens=setup.block_size or block_tokens,
         admission=setup.admission,
         prefix_sharing=setup.prefix_sharing,
         prompt_budget=setup.prompt_budget,
@@ -412,7 +412,7 @@ def kv_tokens(
 ) -> int:
     """Return the tokens of one of so many pools: what fits or was requested; raise a UserError for too few.
 
-    `reserved` is what is left to other uses by default. Who asks for a number knows what these take.
+    `reserved` bytes are for other uses by default. A request for a fixed number accounts for them itself.
     """
     tokens = int(bytes_free // bytes_per_token)
     if tokens < 1:
@@ -420,16 +420,16 @@ def kv_tokens(
             "model-does-not-fit",
             f"no memory is left for the KV cache of {setup.model.name} on {where}; use more devices",
         )
-    if setup.kv_capacity is None:
+    if setup.kv_tokens is None:
         return tokens
     tokens = int((bytes_free + reserved) // bytes_per_token)
-    if not pools <= setup.kv_capacity <= tokens * pools:
+    if not pools <= setup.kv_tokens <= tokens * pools:
         raise UserError(
             "kv-tokens-too-many",
-            f"--kv-tokens {setup.kv_capacity}: {where} holds {pools:,} to {tokens * pools:,} tokens of "
+            f"--kv-tokens {setup.kv_tokens}: {where} holds {pools:,} to {tokens * pools:,} tokens of "
             f"{setup.model.name}",
         )
-    return setup.kv_capacity // pools
+    return setup.kv_tokens // pools
 
 
 def link_rate(setup: Setup, model_workers: int) -> float:
@@ -443,19 +443,24 @@ def link_rate(setup: Setup, model_workers: int) -> float:
     return min(model_workers, attention.count) * setup.network.on(nic).bandwidth_bytes_per_s
 
 
-def measured_rows(sources: list[dict[str, Any]], on: Device) -> list[dict[str, Any]]:
+def measured_rows(sources: Sequence[JsonObject], on: Device) -> list[JsonObject]:
     """Return a cost set's sources that are times of their own, as rows next to the coefficients."""
-    return [{**row, "device": on.name} for row in sources if not row["priced_by"].startswith("formula")]
+    return [{**row, "device": on.name} for row in sources if not str(row["priced_by"]).startswith("formula")]
 
 
-def assumptions(setup: Setup) -> list[dict[str, Any]]:
+def assumptions(setup: Setup) -> list[JsonObject]:
     """Return the assumptions that no measurement covers, as rows next to the coefficients."""
     memory = {
-        "share_in_use": setup.memory_utilization,
+        "share_in_use": setup.gpu_memory_utilization,
         "working_bytes": WORKING_BYTES,
         "attention_working_bytes": ATTENTION_WORKING_BYTES,
     }
+    rows: list[dict[str, Any]] = []
+    if not isinstance(setup.routing, str):
+        source = setup.routing.source
+        rows.append({"term": "routing", "kind": "measured", "source": source, "coefficients": {}})
     return [
+        *rows,
         {"term": "memory", "kind": "assumed", "source": "see docs/replay.md", "coefficients": memory},
         {
             "term": "recompute",

@@ -160,7 +160,7 @@ def worth_trying(model: ModelShape) -> list[Layout]:
 def of_today(model: ModelShape, share: float, least: int = 1) -> Workers:
     """Return the fewest H200, at least `least`, that fit a mixture of experts in this share of their memory.
 
-    Experts are dealt out where they cannot be split. KV of latent attention would be copied by tensor
+    Experts are distributed where they cannot be split. KV of latent attention would be copied by tensor
     parallelism, so that is replaced by data parallelism.
     """
     h200 = device("h200")
@@ -193,9 +193,9 @@ class SplitSystem(System):
         return (Deployment(*pair) for pair in pairs)
 
     def attention_counts(self, model: ModelShape) -> Sequence[int]:
-        """Return the counts that KV heads divide over; lamina-v1 deals requests out to attention workers.
+        """Return the counts that KV heads divide over; lamina-v1 distributes requests over attention workers.
 
-        Mixtures of experts have few KV heads: requests are dealt out where these do not suffice.
+        Mixtures of experts have few KV heads: requests are distributed where these do not suffice.
         """
         return ATTENTION_COUNTS if model.experts else model.head_splits()
 
@@ -237,7 +237,12 @@ def with_pool(setup: Setup, build: Callable[[Setup], Modelled], *, pulled: bool)
 
 
 def pool_layout(model: ModelShape, workers: Workers) -> tuple[int, Layout]:
-    """Return how many engines these devices make, and the largest tensor parallelism of each."""
+    """Return how many engines these devices make, and the layout of each.
+
+    Without one of their own they have the largest tensor parallelism.
+    """
+    if workers.layout:
+        return workers.count // workers.layout.devices, workers.layout
     tp = max(each for each in model.tp_degrees(NODE_DEVICES) if workers.count % each == 0)
     return workers.count // tp, Layout(tp)
 
@@ -247,14 +252,14 @@ def engines_of(setup: Setup, workers: Workers, *, pulled: bool) -> tuple[int, Mo
     engines, layout = pool_layout(setup.model, workers)
     alone = replace(
         setup,
-        deployment=Deployment(Workers(workers.device, layout.tp)),
+        deployment=Deployment(Workers(workers.device, layout.devices, layout)),
         # A prompt has all its memory from when it is begun until its KV is elsewhere.
         admission="reserve",
         # Lamina's workers have nothing but weights, activations and KV; vLLM keeps a share free.
-        memory_utilization=1.0 if pulled else setup.memory_utilization,
+        gpu_memory_utilization=1.0 if pulled else setup.gpu_memory_utilization,
         max_num_seqs=None,
-        block_tokens=None,
-        kv_capacity=None,
+        block_size=None,
+        kv_tokens=None,
         pipeline_parallel=1,
         batches=None,
         pipelining=None,

@@ -45,7 +45,7 @@ class Clock:
         return pa.timestamp("ns", "UTC" if self.zoned else None) if self.dates else pa.string()
 
     def seconds(self, texts: pa.ChunkedArray) -> Float64:
-        """Exact to the last digit written where 64 bits allow it; Arrow complains about what is no time."""
+        """Convert exactly to the last written digit where 64 bits allow it; Arrow refuses what is no time."""
         if self.dates:
             read = texts.type == self.column_type()
             return since_first(numpy_of(texts if read else texts.cast(self.column_type())), 10**9)
@@ -83,7 +83,9 @@ class Clock:
 
 
 def exact_seconds(values: Float64, per_second: int) -> Float64 | None:
-    """Seconds after the first, if the floats lost nothing that was written; Doubtful if one is no time."""
+    """Return the seconds after the first, if the floats lost nothing that was written; Doubtful if one is no
+    time.
+    """
     if not (np.abs(values) < LIMIT).all():
         raise Doubtful("not a time")
     if per_second == 1 and values[0] == 0:

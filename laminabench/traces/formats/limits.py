@@ -18,7 +18,7 @@ _FREE_BYTES = 64 << 20
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """Without `rows`, what real traces come to and more; with it, so many, however well they are packed."""
+    """Limits for trace files: by default beyond real traces; with `rows`, at most that many rows."""
 
     rows: int | None = None
 
@@ -44,6 +44,6 @@ class Limits(msgspec.Struct, frozen=True):
         if self.rows is None and packed is not None and unpacked > max(_FREE_BYTES, _TIMES * packed):
             raise UserError(
                 "trace-packed-too-well",
-                f"{label}: its {packed:,} bytes come to over {unpacked:,}, which no real trace does; if it "
+                f"{label}: its {packed:,} bytes unpack to over {unpacked:,}, as no real trace's do; if it "
                 "is one, say how many rows it has: --max-rows N",
             )

@@ -46,7 +46,7 @@ class Requests(msgspec.Struct, frozen=True):
 
 
 class BadRows:
-    """Stops at the first bad row, or counts them when the user said so."""
+    """A policy for bad rows: stop at the first, or count them if the user allowed it."""
 
     def __init__(self, label: str, skip: bool) -> None:
         self.label = label

@@ -1,4 +1,4 @@
-"""Opening a file that a user points at: what it is, how it is compressed and in which encoding."""
+"""Detection and opening of a user's file: what it is, how it is compressed and in which encoding."""
 
 from __future__ import annotations
 

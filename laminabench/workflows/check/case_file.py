@@ -88,7 +88,7 @@ class _Own(msgspec.Struct):
 
     metrics: Annotated[tuple[str, ...], Meta(min_length=1)] = IN_GOLDENS
     tolerance: Share | dict[str, Share] = {}
-    # Fewer cannot tell a change from noise.
+    # Fewer do not distinguish a change from noise.
     rounds: Annotated[int, Meta(ge=LEAST_ROUNDS, le=1000)] = ROUNDS
     against: Annotated[dict[str, Any], Meta(min_length=1)] | None = None
 
@@ -176,5 +176,5 @@ def _request(where: str, flags: Mapping[str, Any]) -> ReplayRequest:
 
 
 def _plain(error: msgspec.ValidationError) -> str:
-    """msgspec's sentence, without its marks."""
+    """Return msgspec's sentence without its marks."""
     return str(error).replace("`", "").replace("$.", "")

@@ -64,7 +64,7 @@ def _command(case: Case) -> str:
 
 
 def _manifest(request: ReplayRequest) -> Manifest:
-    """Replay; what its Run would say of itself."""
+    """Replay, and return what its Run would record."""
     result = run(request)
     if result.replayed.interrupted:
         raise KeyboardInterrupt

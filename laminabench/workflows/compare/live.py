@@ -88,7 +88,7 @@ def require_new(directory: Path) -> None:
     if directory.exists() and any(directory.iterdir()):
         raise UserError(
             "output-exists",
-            f"{directory} is not empty, and Runs of another day are no part of this comparison",
+            f"{directory} is not empty, and earlier Runs are no part of this comparison: name another --out",
         )
     require_writable(directory / "1")
 
@@ -106,7 +106,7 @@ def _entry(text: str, own: Mapping[str, Any], request: CompareRequest) -> Entry:
         raise UserError(
             "compare-live-modelled", f"--live {text!r}: what is modelled takes no turns; leave --backend out"
         )
-    common: dict[str, Any] = {"trace": request.trace[0], "backend": "live", **request.limits()}
+    common: dict[str, object] = {"trace": request.trace[0], "backend": "live", **request.limits()}
     if request.model:
         common["model"] = request.model[0]
     if "mode" in own:

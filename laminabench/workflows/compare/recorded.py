@@ -149,7 +149,7 @@ def _measured_estimates(summary: Summary, drawn: dict[str, Float64]) -> dict[str
 
 # Servers whose chunks differ by less send them in the same way.
 SIMILAR = 1.1
-_DEALT = "they were dealt evenly, so TBT of single tokens is a guess"
+_SPLIT = "they were split evenly, so TBT of single tokens is a guess"
 
 
 def comparability_warnings(entries: list[Recorded], groups: list[list[Recorded]]) -> list[str]:
@@ -214,7 +214,7 @@ def _of_single_runs(entries: list[Recorded]) -> Iterator[str]:
         if failed := each.summary.requests.failed:
             yield f"{each.path} has {failed:,} requests that failed: tokens they lack are in no percentile"
         if number_at(each.summary, "tokens_per_chunk.even_share"):
-            yield f"{each.path} does not know which tokens a chunk had: {_DEALT}"
+            yield f"{each.path} does not know which tokens a chunk had: {_SPLIT}"
 
 
 def _of_intervals(groups: list[list[Recorded]]) -> Iterator[str]:

@@ -26,7 +26,7 @@ Why = Literal["does_not_fit", "too_small", "falls_behind"]
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """No replay has a higher throughput, or a lower 99th percentile of TBT or TTFT."""
+    """Bounds of a replay: no throughput is higher, and no 99th percentile of TBT or TTFT lower."""
 
     tokens_per_s: float
     tbt_p99_s: float
@@ -53,7 +53,7 @@ class Room:
 
 
 def room_of(spec: Spec) -> Room:
-    """Whole blocks only; of all copies of a deployment together."""
+    """Return the KV tokens of all copies of a deployment, in whole blocks."""
     in_blocks = spec.tokens_per_pool // spec.block_tokens * spec.block_tokens
     begun = spec.copies * spec.batches * (spec.prompt_budget > 0)
     return Room(spec.copies * spec.pools, in_blocks, spec.copies * spec.max_requests, begun)

@@ -66,7 +66,7 @@ class Demand:
         return every / self.span_s if self.span_s > 0 else float("inf")
 
     def can_run(self, capacity: float) -> int:
-        """Requests that so much memory can ever hold at once."""
+        """Return the requests that so much memory can ever hold at once."""
         return int(np.searchsorted(self.smallest_sums, capacity, side="right"))
 
     def mean_charge(self, capacity: float) -> float:
@@ -99,7 +99,7 @@ class Demand:
         return share(tokens), share(self.tokens), float(once)
 
     def largest_read(self, tokens: float) -> float:
-        """Final length times tokens, of so many tokens of the requests that are charged most."""
+        """Return the final length times tokens, of so many tokens of the requests that are charged most."""
         _, counts, sums = self.by_charge
         return float(np.interp(tokens, counts, sums)) - self.request_tokens * tokens
 

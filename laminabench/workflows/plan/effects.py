@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
+from laminabench.catalog.deployment import Workers
 from laminabench.catalog.hardware import Device
 from laminabench.catalog.network import Network
 from laminabench.sim.spec import PromptPool, PromptTiming, Spec, Timing
@@ -72,8 +73,9 @@ def bindings(question: Question, points: Sequence[Point], jobs: int | None) -> d
 
 
 def gained_by(question: Question, point: Point) -> Gain:
-    """Tokens a second are given by the arrivals in an open replay: there it is time that can be gained, of
-    the limit that is nearer.
+    """Return what a resource can improve: tokens a second or, in an open replay, a time.
+
+    Arrivals determine an open replay's tokens a second; the time is that whose limit is nearer.
     """
     if question.mode != "open":
         return "throughput_gain"
@@ -105,7 +107,7 @@ def _better(question: Question, point: Point) -> Iterator[tuple[str, Spec]]:
 
     def built(change: Callable[[Device], Device], *parts: Literal["model", "attention"]) -> Spec:
         workers = {name: getattr(deployment, name) for name in parts}
-        better: dict[str, Any] = {
+        better: dict[str, Workers] = {
             name: replace(part, device=change(part.device)) for name, part in workers.items() if part
         }
         return build(replace(setup, deployment=replace(deployment, **better))).spec

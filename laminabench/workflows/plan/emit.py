@@ -22,6 +22,7 @@ from laminabench.sim.spec import Spec
 from laminabench.systems.modelled.setup import Setup
 from laminabench.systems.modelled.system import pool_layout
 from laminabench.systems.registry import system
+from laminabench.traces.formats.wording import printable
 from laminabench.util.errors import UserError
 from laminabench.util.yaml import to_yaml
 from laminabench.workflows.plan.answer import Answer
@@ -64,7 +65,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """Text that starts the winner, what to know of it, and the arguments of each kind of server."""
+    """The text that starts the winner, notes on it, and the arguments of each kind of server."""
 
     text: str
     notes: tuple[str, ...]
@@ -101,11 +102,12 @@ def emit(kind: Emitted, answer: Answer) -> Started:
         "dynamo": _graph,
         "llm-d": _values,
     }
-    name = re.sub(r"[^a-z0-9]+", "-", question.model.name.lower()).strip("-")
+    name = re.sub(r"[^a-z0-9]+", "-", question.model.name.lower())[:63].strip("-") or "model"
     if kind != "vllm":
         where = ", ".join(f"{each.role} on {each.layout.devices}x{each.device} each" for each in servers)
         head.append(f"Select nodes that have the devices: {where.replace('both', 'servers')}.")
-    text = "".join(f"# {line}\n" for line in head) + writers[kind](model, name, servers)
+    # Names of models and traces are others' text, and a line end in one would end the comment.
+    text = "".join(f"# {printable(line)}\n" for line in head) + writers[kind](model, name, servers)
     arguments = tuple((model, *each.split, *each.flags) for each in servers)
     for words in arguments:
         assert {word for word in words if word.startswith("--")} <= FLAGS
@@ -165,7 +167,7 @@ def _servers(point: Point, setup: Setup, spec: Spec) -> list[Server]:
 def _common(setup: Setup, on: Workers) -> tuple[str, ...]:
     """Return the flags of the model, its memory, host and kernels."""
     model = setup.model
-    flags = ["--gpu-memory-utilization", f"{setup.memory_utilization:g}"]
+    flags = ["--gpu-memory-utilization", f"{setup.gpu_memory_utilization:g}"]
     if model.dtype == "bf16":
         flags += ["--dtype", "bfloat16"]
     elif model.name.endswith("@fp8"):

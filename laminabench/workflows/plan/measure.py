@@ -104,7 +104,7 @@ def measure(question: Question, trace: Trace, candidate: Candidate, spec: Spec) 
 
 
 def meets(point: Point, slo_tbt_p99_ms: float) -> bool:
-    """Fast enough, and it serves the trace: in an open replay it keeps up with what comes, and in time."""
+    """Return whether a point is fast enough and, in an open replay, keeps up with arrivals."""
     return point.keeps_up and point.tbt_p99_ms <= slo_tbt_p99_ms
 
 

@@ -15,14 +15,15 @@ NEAR_ROWS = (64, 256, 1024)
 
 
 def path_lines(prompts: PromptTables, requests: int) -> Iterator[Line]:
-    """Some below the path: which serves best depends on how much there is of prompts."""
+    """Return some points below the path: which one is best depends on the prompts."""
     for rows in {min(near, prompts.budget) for near in (*NEAR_ROWS, requests, prompts.budget)}:
         yield below(prompts.path, rows, through_zero=True)
 
 
 def least_with_prompts(tables: Tables, cycles: float, tokens: float, read: float, work: Work) -> float:
-    """Seconds in which at least so many cycles can make so many tokens that read so many KV tokens, and
-    compute these prompts, whose rows share iterations with those of the tokens.
+    """Return the least seconds of so many cycles that make so many tokens, and compute these prompts.
+
+    The tokens read so many KV tokens; the prompts' rows share iterations with those of the tokens.
     """
     prompts = tables.prompts
     assert prompts is not None

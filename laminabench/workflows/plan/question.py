@@ -49,11 +49,11 @@ class Candidate:
     batches: int = 1
     most_requests: int | None = None  # at once, on each board; the system's own limit, if None
     prompt_budget: int = 0  # tokens in an iteration of a batch; 0 where no prompts are computed
-    instances: int = 1  # requests are dealt to them in turn
+    instances: int = 1  # requests are assigned to them in turn
 
     @property
     def usd_per_hour(self) -> float:
-        """Only deployments that have a price are candidates."""
+        """The price of all instances; a candidate always has one."""
         price = self.deployment.usd_per_hour
         assert price is not None
         return self.instances * price

@@ -52,7 +52,7 @@ def front_at(
 ) -> Front:
     """Return the front of cost and speed at these prices, among stored points within the limit.
 
-    Who wins does not depend on that: the cheapest tokens do. Who may be had for the budget is decided at the
+    The winner does not depend on that: the cheapest tokens do. The budget is applied at the
     prices that the plan was made with.
     """
     billed = [bill(point, prices) for point in points]

@@ -39,8 +39,8 @@ from laminabench.workflows.plan.question import (
     candidates,
 )
 
-# The papers' two, and the other one that is measured.
-DEVICES = "h100,h20,a100-80g"
+# The compute device of docs/today.md, the papers' two devices, and the A100: all with measured kernels.
+DEVICES = "h200,h100,h20,a100-80g"
 # As many times what the v2 paper's deployment for the model costs an hour.
 BUDGET_TIMES = 2
 # Most tokens in an iteration that are worth trying with prompts: fewer make shorter gaps between tokens.
@@ -94,7 +94,7 @@ def with_prompts(systems: Sequence[str], named: bool) -> tuple[str, ...]:
         if named and name not in able:
             raise UserError(
                 "system-no-prompts",
-                f"--systems: {name} computes no prompts; leave it out, or ask with --prefill off",
+                f"--systems: {name} computes no prompts; leave it out, or plan with --prefill off",
             )
     return able
 

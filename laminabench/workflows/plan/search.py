@@ -63,11 +63,11 @@ class Search:
         return self.question.slo_tbt_p99_ms
 
     def judge(self, some: Sequence[int]) -> Counter[str]:
-        """Bounds of those of them that fit; how many do not, by why."""
+        """Compute the bounds of those that fit; count the others by reason."""
         bounds = self.team.bounds([self.candidates[i] for i in some], lambda some: None)
         self.bounds |= {i: each for i, each in zip(some, bounds, strict=True) if isinstance(each, Bound)}
         out = Counter(each for each in bounds if not isinstance(each, Bound))
-        self._tell(out.total())
+        self._report(out.total())
         return Counter({str(why): count for why, count in out.items()})
 
     def cost_at_least(self, i: int) -> float:
@@ -86,7 +86,7 @@ class Search:
         return [i for i in self.bounds if i not in self.exact and i not in self.missed]
 
     def replay(self, some: Sequence[int]) -> None:
-        points = self.team.points([self.candidates[i] for i in some], self._tell)
+        points = self.team.points([self.candidates[i] for i in some], self._report)
         self.exact.update(zip(some, points, strict=True))
 
     def try_out(self, some: Sequence[int], slo: Slo) -> None:
@@ -95,12 +95,12 @@ class Search:
             self.replay(some)
             return
         chosen = [self.candidates[i] for i in some]
-        points = self.team.points_unless_missed(slo, chosen, self._tell)
+        points = self.team.points_unless_missed(slo, chosen, self._report)
         self.exact |= {i: point for i, point in zip(some, points, strict=True) if point is not None}
         self.missed = (self.missed | set(some)) - self.exact.keys()
 
     def find_winner(self, of_system: str = "", reach: float | None = None) -> None:
-        """Best bound first, until nothing left could cost less than the best there is, within reach of it."""
+        """Replay by best bound first, until no other candidate could cost less than the best."""
         size = FIRST_ROUND
         while some := self.could_win(of_system, reach)[:size]:
             self.try_out(some, self.question.slo)
@@ -157,7 +157,7 @@ class Search:
         left, meeting = len(self.left()), len(self.meeting())
         return Counter({"bound_too_slow": left - meeting, otherwise: meeting})
 
-    def _tell(self, some: int) -> None:
+    def _report(self, some: int) -> None:
         self.done += some
         self.report(min(self.done, len(self.candidates)), len(self.candidates))
 
@@ -255,7 +255,7 @@ def _find_front(run: Search) -> Counter[str]:
     """Replay the points that may be on the front; return why others may not, with counts."""
     dropped = _halved(run, run.undominated()) if run.question.mode == "saturate" else set()
     while left := [i for i in run.undominated() if i not in dropped]:
-        # Who is good at both is beaten by few, and beats many.
+        # A candidate good at both is beaten by few, and beats many.
         left.sort(key=lambda i: run.cost_at_least(i) * run.bounds[i].tbt_p99_s)
         run.try_out(left[:FIRST_ROUND], run.question.slo)
     counts = run.not_replayed("bound_dominated")
@@ -279,7 +279,7 @@ COST_MARGIN, TBT_MARGIN = 1.15, 1.22
 
 
 def undominated_on_samples(team: Team, rivals: Sequence[Candidate], known: Sequence[Candidate]) -> list[bool]:
-    """Which rivals may be on the front with the known ones, judged by parts of the trace."""
+    """Return which rivals may be on the front with the known ones, judged by parts of the trace."""
     remaining = [True] * len(rivals)
     for share in SHARES:
         part = team.stage.part(share)
@@ -288,13 +288,13 @@ def undominated_on_samples(team: Team, rivals: Sequence[Candidate], known: Seque
             continue
         some = [*(rivals[i] for i in left), *known]
         points = team.points(some, lambda _: None, share)
-        telling = [point for point in points if point.mean_batch * FEWEST_TURNS <= len(part)]
+        informative = [point for point in points if point.mean_batch * FEWEST_TURNS <= len(part)]
         for i, point in zip(left, points, strict=False):
-            remaining[i] = point not in telling or not any(_beats(other, point) for other in telling)
+            remaining[i] = point not in informative or not any(_beats(other, point) for other in informative)
     return remaining
 
 
 def _beats(one: Point, other: Point) -> bool:
-    """Better in both by more than a sample is off."""
+    """Return whether one is better in both by more than a sample's error."""
     cheaper = one.usd_per_million_tokens * COST_MARGIN <= other.usd_per_million_tokens
     return cheaper and one.tbt_p99_ms * TBT_MARGIN <= other.tbt_p99_ms

@@ -121,7 +121,7 @@ class Team:
     def _everywhere(
         self, work: Callable[[Stage, Candidate], Judged], some: Sequence[Candidate], report: Report
     ) -> list[Judged]:
-        """`work` of all of them, in their order."""
+        """Return `work` of all of them, in their order."""
         # Neighbours are similar and take equally long: interleaved, every chunk has some of each.
         chunks = [chunk for start in range(self._chunks) if (chunk := some[start :: self._chunks])]
         results: dict[int, Judged] = {}
@@ -132,7 +132,7 @@ class Team:
 
 
 def jobs_for(replays: int, trace: Trace, jobs: int | None) -> int | None:
-    """So many processes at most, or one where others would not be worth it."""
+    """Return the number of processes: at most so many, or one where more would not be worth it."""
     return 1 if replays * (BUILD_S + len(trace) * REQUEST_S) < WORTH_SPREADING_S else jobs
 
 

@@ -12,7 +12,7 @@ from laminabench.workflows.plan.prompt_demand import Work
 
 
 class Line(NamedTuple):
-    """Below a table everywhere: base + per_request B, for every batch of B requests."""
+    """A lower bound of a table: base + per_request B, for every batch of B requests."""
 
     base: float
     per_request: float
@@ -86,7 +86,10 @@ class Lengths(NamedTuple):
     most: float
 
     def within(self, window: int) -> tuple[float, float]:
-        """Base and slope of a line below the tokens of a request that are in a window, by how many it has."""
+        """Return base and slope of a line that bounds a request's tokens in a window from below.
+
+        The line is over the number of tokens that the request has.
+        """
         least, most = min(self.least, window), min(self.most, window)
         slope = (most - least) / (self.most - self.least) if self.most > self.least else 0.0
         return least - slope * self.least, slope

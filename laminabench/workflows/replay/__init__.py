@@ -10,7 +10,7 @@ __all__ = ["ReplayRequest", "Replayed", "Result", "Workload", "in_turns", "repla
 
 
 def in_turns(count: int, rounds: int) -> Iterator[tuple[int, int]]:
-    """(round, side), there and back: a machine that slows down slows no side more than another."""
+    """Yield (round, side) in alternating order: a machine that slows down slows all sides equally."""
     for turn in range(rounds):
         for side in range(count)[:: -1 if turn % 2 else 1]:
             yield turn, side

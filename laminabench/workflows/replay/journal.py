@@ -97,7 +97,7 @@ class ReplayJournal:
 
     @classmethod
     def reopened(cls, path: Path, listener: Listener = SILENT) -> ReplayJournal:
-        """That of an interrupted replay, by its own name or the Run's; a UserError says why not."""
+        """Open the journal of an interrupted replay, by its own name or the Run's."""
         file = path if path.name.endswith(SUFFIX) else journal_path(path)
         if not file.exists():
             if _there(file.with_suffix("")):
@@ -147,7 +147,7 @@ class ReplayJournal:
 
     @property
     def stored(self) -> bool:
-        """Whether there is something to go on with."""
+        """Whether there is something to resume."""
         return self.journal is not None
 
     def open(self) -> Journal:
@@ -164,7 +164,7 @@ class ReplayJournal:
     def until_written(self, listener: Listener) -> Iterator[None]:
         """Remove the journal once the block has written the Run; else say how to resume."""
         anew = acting(self.request, ("directory",))
-        sentence = f"go on with: laminabench replay --resume {shlex.join([str(self.directory), *anew])}"
+        sentence = f"resume with: laminabench replay --resume {shlex.join([str(self.directory), *anew])}"
         try:
             yield
             if self.journal:
@@ -217,7 +217,7 @@ def _identity(trace: Trace) -> JsonObject:
 
 
 def _there(directory: Path) -> str | None:
-    """Which Run is there, by its manifest's checksum; None if nothing is, and "" of anything else."""
+    """Return which Run is there, by its manifest's checksum; None if nothing is, and "" of anything else."""
     path = directory / MANIFEST
     if path.is_file():
         return sha256_of(path)

@@ -129,7 +129,7 @@ class MetricsPage(Passing):
 
 @contextlib.contextmanager
 def metrics_served(listener: Listener, port: int | None, about: Mapping[str, str]) -> Iterator[Listener]:
-    """Served while the block works, unless there is no port; the replay reports to the listener."""
+    """Serve metrics while the block runs, if there is a port; the replay reports to the listener."""
     if port is None:
         yield listener
         return

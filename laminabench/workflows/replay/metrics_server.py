@@ -20,7 +20,7 @@ App = Callable[..., Iterable[bytes]]
 
 class _Handler(WSGIRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its name there
-        """Scrapes are no news."""
+        """Log nothing: scrapes are no news."""
 
 
 class _Server(ThreadingMixIn, WSGIServer):
@@ -57,7 +57,7 @@ def _hang_up(connection: socket.socket) -> None:
 
 
 def started(app: App, host: str, port: int) -> tuple[WSGIServer, threading.Thread]:
-    """Serves it, by a thread of its own; an OSError where the port is taken."""
+    """Serve it in a thread of its own; an OSError if the port is taken."""
 
     def guarded(environ: Mapping[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         # A page of elsewhere, whose name was made to lead a browser here, still has that name.

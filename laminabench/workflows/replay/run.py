@@ -54,7 +54,7 @@ class Result:
             transforms=asdict(transforms_of(request)),
             workload=asdict(Workload.of(request)),
             system=request.system,
-            deployment={**prepared.deployment.describe(), "facts": replayed.facts},
+            deployment=prepared.deployment.describe().with_facts(replayed.facts),
             model=prepared.model.describe(),
             backend=prepared.backend,
             coefficients=replayed.coefficients,
@@ -84,7 +84,7 @@ class Result:
             raise self.replayed.problem
 
     def require_complete(self) -> None:
-        """Besides, raise where the replay ended before its trace did."""
+        """Raise if the replay ended before its trace did."""
         self.require_sound()
         if self.replayed.partial:
             raise UserError("replay-ended-early", self.replayed.partial.sentence)
@@ -168,7 +168,7 @@ def replay(
 
 
 def free_directory(name: str) -> Path:
-    """runs/NAME-TIME, with a number if that exists or is being made: a Run is never replaced unasked."""
+    """Return runs/NAME-TIME, with a number if that exists or is being made."""
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name)
     stamped = Path("runs") / f"{plain}-{time.strftime('%Y%m%d-%H%M%S')}"
     numbered = (stamped.with_name(f"{stamped.name}-{number}") for number in itertools.count(2))

@@ -21,7 +21,7 @@ from laminabench.util.version import describe
 
 
 class LiveReport(Passing):
-    """Writes a replay's reports to its live file, and passes them on."""
+    """A listener that writes a replay's reports to its live file, and passes them on."""
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ from laminabench.workflows.sensitivity.inputs import Input, Value
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Both systems with one input at one value."""
+    """The results of both systems with one input at one value."""
 
     value: Value
     gain: float  # tokens a dollar of the first over those of the second, less one

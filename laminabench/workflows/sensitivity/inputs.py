@@ -166,7 +166,7 @@ def _swapped(yes: str, no: str, *, first: bool) -> tuple[str, tuple[str, ...]]:
 
 
 def _hosted(on: Deployed, ms: Value) -> Deployed:
-    """That is all that it takes, as in an era: nothing is added for each request."""
+    """Set the host's whole time, as in an era: nothing is added for each request."""
     assert not isinstance(ms, str)
     host = HostCost(ms / 1e3, 0.0, Origin("assumed", "a value of its range"))
     return _set(on, costs=with_host(on.setup.costs, host))
@@ -246,14 +246,16 @@ def _limited(on: Deployed, requests: Value) -> Deployed:
 def _of_memory(name: str, setup: Setup, ranges: Mapping[str, Range]) -> Iterator[Input]:
     share, working = ranges["memory"], ranges["working"]
     title = f"memory in use, {name}"
-    yield _ranged(f"memory_{name}", title, (name,), setup.memory_utilization, share, share.of(name), _using)
+    yield _ranged(
+        f"memory_{name}", title, (name,), setup.gpu_memory_utilization, share, share.of(name), _using
+    )
     title = f"memory beside KV, {name}"
     here = _working_bytes(setup) / 1e9
     yield _ranged(f"working_{name}", title, (name,), here, working, working.of(name), _working)
 
 
 def _using(on: Deployed, share: Value) -> Deployed:
-    return _set(on, memory_utilization=share)
+    return _set(on, gpu_memory_utilization=share)
 
 
 def _working(on: Deployed, gb: Value) -> Deployed:
@@ -262,7 +264,7 @@ def _working(on: Deployed, gb: Value) -> Deployed:
     setup = on.setup
     device = (setup.deployment.attention or setup.deployment.model).device
     more = (gb * 1e9 - _working_bytes(setup)) / device.memory_bytes
-    return _set(on, memory_utilization=setup.memory_utilization - more)
+    return _set(on, gpu_memory_utilization=setup.gpu_memory_utilization - more)
 
 
 def _working_bytes(setup: Setup) -> float:

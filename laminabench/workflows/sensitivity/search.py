@@ -114,7 +114,7 @@ def _replay(question: Question, case: Case) -> Rate | str:
 
 @dataclass(frozen=True, slots=True)
 class _Bracket:
-    """Between which two values an input's gain changes its sign."""
+    """The two values of an input between which the gain changes its sign."""
 
     place: int
     low: Point

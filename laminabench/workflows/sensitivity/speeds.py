@@ -95,7 +95,7 @@ def _kernel_span(setup: Setup, device: Device) -> Span:
 
 
 def _sets_with(own: CostSet, device: Device) -> Iterator[CostSet]:
-    """This one, and the catalogue's others that know the device, by measurements of it or another's."""
+    """Yield this one, and the catalogue's others that know the device, by measurements of it or another's."""
     yield own
     for other in (load_costs(name) for name in COST_SETS if name != own.name):
         try:

@@ -13,6 +13,7 @@ import msgspec
 from laminabench.requests.replay import BY_KEY
 from laminabench.runs.documents import Kind, read
 from laminabench.runs.summary import Facts
+from laminabench.util.json import JsonObject
 from laminabench.util.redact import command_line
 from laminabench.workflows.sweep.rows import TABLE
 from laminabench.workflows.sweep.store import FORMAT, FORMAT_VERSION, MANIFEST, POINTS
@@ -37,7 +38,7 @@ class StoredManifest(Facts, frozen=True, kw_only=True):
     command: str = ""
     points: int
     finished: int | None = None
-    costs: dict[str, Any] = msgspec.field(default_factory=dict)
+    costs: JsonObject = msgspec.field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class StoredSweep:
 
     @property
     def metrics(self) -> list[str]:
-        """Columns of numbers that were not varied."""
+        """The columns of numbers that were not varied."""
         import pyarrow.types as kinds
 
         if self.table is None:
@@ -69,7 +70,7 @@ class StoredSweep:
         return [name for name in numeric if name not in self.varied]
 
     def column(self, name: str) -> list[Any]:
-        """Its values, a row a point."""
+        """Return its values, a row a point."""
         assert self.table is not None
         values: list[Any] = self.table[name].to_pylist()
         return values

@@ -30,7 +30,7 @@ def row(varied: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, objec
 
 
 def _flat(facts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """`tbt_ms.p99` for a value within."""
+    """Return the name of a nested value, such as `tbt_ms.p99`."""
     for name, value in facts.items():
         if name in _TALLIES:
             continue

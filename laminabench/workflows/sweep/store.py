@@ -16,6 +16,7 @@ from laminabench.runs.replace import require_replaceable
 from laminabench.util import safe_parse
 from laminabench.util.atomic import replacing
 from laminabench.util.errors import UserError
+from laminabench.util.json import Json
 
 FORMAT, FORMAT_VERSION = "laminabench sweep", 1
 MANIFEST, POINTS = "sweep.json", "points"
@@ -54,7 +55,7 @@ class SweepStore:
     def _path(self, key: str) -> Path:
         return self.directory / POINTS / f"{key}.json"
 
-    def _read(self, key: str) -> dict[str, Any] | None:
+    def _read(self, key: str) -> dict[str, Json] | None:
         """Return a stored point; None also if damaged, as by a power cut: it is replayed again."""
         try:
             return unsealed(safe_parse.json_value(safe_parse.content(self._path(key))))
@@ -82,12 +83,9 @@ def opened(directory: Path, manifest: Mapping[str, Any], keys: Sequence[str]) ->
 
 def check(directory: Path, identity: Mapping[str, Any]) -> None:
     """Raise a UserError unless the directory is free or has this very sweep, begun or complete."""
-    require_replaceable(directory, lambda: _manifest_in(directory) is not None, "a sweep")
-    there = _manifest_in(directory)
-    if there is None:
-        return
-    was = there["identity"]
-    if was.get("points") == identity["points"]:
+    require_replaceable(directory, lambda: _identity_in(directory) is not None, "a sweep")
+    was = _identity_in(directory)
+    if was is None or was.get("points") == identity["points"]:
         return
     differing = (name for name in _WHAT if was.get(name) != identity.get(name))
     what = next(
@@ -103,9 +101,9 @@ def _text(value: Any) -> str:
     return " ".join(map(str, value)) or "none" if isinstance(value, list) else str(value)
 
 
-def _manifest_in(directory: Path) -> dict[str, Any] | None:
-    facts = manifest_in(directory, FORMAT, MANIFEST)
-    return facts if facts and isinstance(facts.get("identity"), dict) else None
+def _identity_in(directory: Path) -> dict[str, Json] | None:
+    identity = (manifest_in(directory, FORMAT, MANIFEST) or {}).get("identity")
+    return identity if isinstance(identity, dict) else None
 
 
 def _write_manifest(directory: Path, manifest: Mapping[str, Any]) -> None:
@@ -117,7 +115,7 @@ def _write_manifest(directory: Path, manifest: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def _locked(directory: Path) -> Iterator[None]:
-    """Ends with the process, whatever ends it."""
+    """Lock until the process ends, in whatever way."""
     handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -41,7 +41,7 @@ def parse_vary(text: str) -> Varied:
 
 
 def _pieces(listed: str, text: str) -> list[str]:
-    """Between the commas that are neither quoted nor escaped."""
+    """Split at the commas that are neither quoted nor escaped."""
     pieces, at = [], 0
     while True:
         match = _PIECE.match(listed, at)

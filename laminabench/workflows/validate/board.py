@@ -11,7 +11,7 @@ from msgspec.structs import asdict
 from laminabench.catalog.accuracy import Accuracy
 from laminabench.catalog.deployment import devices_named
 from laminabench.util.json import JsonObject
-from laminabench.workflows.validate import disaggregation, published, recorded, serving
+from laminabench.workflows.validate import disaggregation, percentiles, published, recorded, serving
 
 FITTED_HOSTS = "host times, to other loads of the same servers"
 FITTED_WALL = "host time by ranks, to these steps"
@@ -65,6 +65,7 @@ def samples_of(
     printed: Sequence[published.Row],
     served: Sequence[serving.Judged],
     steps: Sequence[disaggregation.Predicted],
+    tails: Sequence[percentiles.Compared] = (),
 ) -> Iterator[Sample]:
     """Yield the error of every load that judges the model; loads that are known to be off are none."""
     for run in recordings:
@@ -80,7 +81,8 @@ def samples_of(
             against = "latencies that vLLM's CI printed"
             yield Sample("vllm", device, row.model, "latency", row.costs, against, "", row.error, "")
     for load in served:
-        point, against = load.point, "loads of vLLM servers"
+        point = load.point
+        against = "loads of vLLM servers" + (" with workers for prompts" if point.pool else "")
         if point.off or point.fit or load.queued:
             continue
         device, model, costs = point.device, point.model, str(point.server["costs"])
@@ -88,6 +90,7 @@ def samples_of(
             if (error := load.error(metric)) is not None:
                 day = point.measured
                 yield Sample("vllm", device, model, metric, costs, against, FITTED_HOSTS, error, day)
+    yield from _samples_of_tails(tails)
     costs = str(disaggregation.table()["costs"])
     for step in steps:
         system, against = step.row.system, "measured decode steps"
@@ -97,3 +100,11 @@ def samples_of(
         for metric, quantity, fitted in (("step", "cuda", ""), ("step, wall", "wall", wall)):
             if (error := step.error(quantity)) is not None:
                 yield Sample(system, device, model, metric, costs, against, fitted, error, "")
+
+
+def _samples_of_tails(tails: Sequence[percentiles.Compared]) -> Iterator[Sample]:
+    for each in tails:
+        load, against = each.load, "loads of vLLM servers with percentiles"
+        device, model, costs = load.device, load.model, str(load.server["costs"])
+        for metric, error in each.errors.items():
+            yield Sample("vllm", device, model, metric, costs, against, FITTED_HOSTS, error, load.measured)

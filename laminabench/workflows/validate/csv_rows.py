@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -14,22 +14,44 @@ from laminabench.util import safe_parse
 Cells = TypeVar("Cells", bound=msgspec.Struct)
 Row = TypeVar("Row")
 Whole = Annotated[int, msgspec.Meta(gt=0, lt=10**9)]
+Count = Annotated[int, msgspec.Meta(ge=0, lt=10**9)]
 Positive = Annotated[float, msgspec.Meta(gt=0, lt=1e9)]
 
 
-def read(path: Path, cells: type[Cells], columns: Sequence[str], make: Callable[[Cells], Row]) -> list[Row]:
-    """Return the rows of a file; a ValueError says what is wrong, and in which line."""
+class Refused(NamedTuple):
+    """A row that is none, and why."""
+
+    line: int
+    why: str
+
+
+def read(
+    path: Path,
+    cells: type[Cells],
+    columns: Sequence[str],
+    make: Callable[[Cells], Row],
+    refused: list[Refused] | None = None,
+) -> list[Row]:
+    """Return the rows of a file; a ValueError says what is wrong, and in which line.
+
+    Given a list for them, rows that are none are refused there, unless all are.
+    """
     try:
         text = safe_parse.text(path)
     except OSError as error:
         raise ValueError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is no CSV file in UTF-8") from error
-    return parse(text, str(path), cells, columns, make)
+    return parse(text, str(path), cells, columns, make, refused)
 
 
 def parse(
-    text: str, where: str, cells: type[Cells], columns: Sequence[str], make: Callable[[Cells], Row]
+    text: str,
+    where: str,
+    cells: type[Cells],
+    columns: Sequence[str],
+    make: Callable[[Cells], Row],
+    refused: list[Refused] | None = None,
 ) -> list[Row]:
     """Return the rows of a text that has these columns; an empty cell has its field's default."""
     reader = csv.DictReader(text.splitlines(), strict=True)
@@ -38,15 +60,18 @@ def parse(
         if missing := [name for name in columns if name not in (reader.fieldnames or ())]:
             raise ValueError(f"{where} line 1 lacks the columns {', '.join(missing)}")
         for given in reader:
-            place = f"{where} line {reader.line_num}"
-            if None in given:
-                raise ValueError(f"{place} has more cells than line 1; quote commas in text")
             try:
+                if None in given:
+                    raise ValueError("it has more cells than line 1; quote commas in text")
                 rows.append(make(_converted(given, cells)))
             except ValueError as error:
-                raise ValueError(f"{place}: {error}") from error
+                if refused is None:
+                    raise ValueError(f"{where} line {reader.line_num}: {error}") from error
+                refused.append(Refused(reader.line_num, str(error)))
     except csv.Error as error:
         raise ValueError(f"{where} is no CSV file: {error}") from error
+    if not rows and refused:
+        raise ValueError(f"{where} line {refused[0].line}: {refused[0].why}")
     if not rows:
         raise ValueError(f"{where} has no rows; give one a line")
     return rows

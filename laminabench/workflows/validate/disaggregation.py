@@ -172,7 +172,7 @@ def kv_capacities(costs: str | None = None) -> list[JsonObject]:
             deployment=parse_deployment(deployment, known_devices([used])),
             costs=used,
             network=parse_network(facts["network"], used.networks),
-            memory_utilization=about["memory_utilization"],
+            gpu_memory_utilization=about["memory_utilization"],
             prompt_budget=about["max_batched_tokens"],
         )
         tokens = group_memory(setup)[1]
@@ -231,8 +231,12 @@ def predicted(
     """
     facts = table()
     used = load_costs(costs or facts["costs"])
-    # The host is added afterwards: CUDA time has none.
-    used = msgspec.structs.replace(used, host=HostCost(0.0, 0.0, Origin("given", "a step's kernels alone")))
+    # The host is added afterwards: CUDA time has none. The very batch was captured as a CUDA graph.
+    used = msgspec.structs.replace(
+        used,
+        host=HostCost(0.0, 0.0, Origin("given", "a step's kernels alone")),
+        measured=msgspec.structs.replace(used.measured, graph_rows=0),
+    )
     return [_predicted(row, used, facts, own_kernels) for row in rows]
 
 
@@ -241,7 +245,7 @@ def _predicted(row: Measured, costs: CostSet, facts: Table, own_kernels: bool) -
         setup = _setup(row, costs, facts["network"])
         if own_kernels:
             kernels = msgspec.convert(facts["own_kernels"], SplitKernels)
-            curve = {name: tuple(values) for name, values in facts["own_routing"].items()}
+            curve: Table = {name: tuple(values) for name, values in facts["own_routing"].items()}
             setup = replace(setup, split_kernels=kernels, routing=RoutingCurve(**curve))
         terms = _replicated(row, setup) if row.system == "vllm" else _split(row, setup)
     except UserError as error:

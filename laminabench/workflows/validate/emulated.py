@@ -26,7 +26,7 @@ METRICS = ("tokens/s", "TBT p50", "TBT p99", "first token p50")
 TARGETS = {"tokens/s": 5.0, "TBT p50": 5.0, "TBT p99": 10.0, "first token p50": 10.0}
 _SMALL = "--model llama3.1-8b --num-requests 40 --scale-lengths 0.1 --slowdown 32"
 _LARGE = "--num-requests 60 --scale-lengths 0.1 --slowdown 16"
-# The paper's deployment in rotation and serial; three batches on two replicas; requests dealt out; arrivals.
+# The paper's deployment in rotation and serial; three batches on two replicas; by requests; arrivals.
 CASES = tuple(
     f"--trace azure-conv --offline --emulate h100,h20 {each}"
     for each in (
@@ -51,7 +51,7 @@ class Agreement:
     pace: JsonObject
 
     def differences(self) -> dict[str, float]:
-        """Emulated / modelled - 1, in percent, of what both tell: of a few tokens one may have no TBT."""
+        """Return emulated / modelled - 1 in percent, of what both have: few tokens may have no TBT."""
         return {
             name: 100 * (value / self.modelled[name] - 1)
             for name, value in self.emulated.items()
@@ -59,7 +59,7 @@ class Agreement:
         }
 
     def missed(self) -> list[str]:
-        """Which targets it does not meet; of a host that did not keep the pace there is nothing to judge."""
+        """Return the missed targets; if the host did not keep the pace, there is nothing to judge."""
         if not self.pace["kept"]:
             return ["pace"]
         off = self.differences()

@@ -21,7 +21,7 @@ class Standing(NamedTuple):
     """A group of loads, its errors and their targets."""
 
     group: str
-    role: str  # judge, fit or queued
+    role: str  # judge, fit, queued or P/D
     errors: Mapping[str, Errors]  # by metric
     targets: Mapping[str, float]
 
@@ -49,12 +49,16 @@ class Standing(NamedTuple):
 
 
 def standings(predictions: Sequence[Judged]) -> list[Standing]:
-    """Return all judges, those of today, each group of them; then fit rows and loads that queue for KV."""
+    """Return judges: all, of today and by group; then fit rows, loads that queue for KV, and those of P/D.
+
+    The latter have workers for prompts alone, which no constant or target is about.
+    """
     return [each for each in _standings(predictions) if each.loads]
 
 
 def _standings(predictions: Sequence[Judged]) -> Iterator[Standing]:
-    sound = [each for each in predictions if not each.point.off and each.tpot_ms is not None]
+    known = [each for each in predictions if not each.point.off and each.tpot_ms is not None]
+    sound = [each for each in known if each.point.pool is None]
     settled = [each for each in sound if not each.queued]
     judges = [each for each in settled if not each.point.fit]
     yield _standing("all", "judge", judges, OF_ALL)
@@ -66,6 +70,10 @@ def _standings(predictions: Sequence[Judged]) -> Iterator[Standing]:
     for name, group in _grouped(fit):
         yield _standing(name, "fit", group, {})
     yield _standing("all", "queued", [each for each in sound if each.queued], {})
+    split = [each for each in known if each.point.pool is not None]
+    yield _standing("all", "P/D", split, {})
+    for name, group in _grouped(split):
+        yield _standing(name, "P/D", group, {})
 
 
 def _grouped(predictions: Sequence[Judged]) -> list[tuple[str, list[Judged]]]:

@@ -30,7 +30,7 @@ class Row:
 
     @property
     def error(self) -> float | None:
-        """In percent."""
+        """The difference in percent."""
         return None if self.predicted_ms is None else 100 * (self.predicted_ms / self.measured_ms - 1)
 
     def describe(self) -> JsonObject:
@@ -71,7 +71,7 @@ def mean_error(results: list[Row]) -> float:
 
 
 def missed(results: list[Row]) -> list[str]:
-    """Which targets are not met."""
+    """Return the targets that are not met."""
     far = [f"{row.model} on {row.deployment}" for row in results if abs(row.error or 0.0) > TARGET]
     return far + (["mean"] if mean_error(results) > MEAN_TARGET else [])
 

@@ -9,8 +9,10 @@ import numpy as np
 from msgspec.structs import replace
 
 from laminabench.catalog.cost_file import load_costs
+from laminabench.catalog.cost_terms import HostCost
 from laminabench.catalog.costs import CostSet
 from laminabench.catalog.host import parse_host
+from laminabench.catalog.server_host import Steps, server_host
 from laminabench.traces.table import Float64
 from laminabench.util.errors import UserError
 from laminabench.util.json import JsonObject
@@ -72,7 +74,7 @@ class Judged:
         }
 
     def missed(self) -> list[str]:
-        """Which targets it does not meet."""
+        """Return the targets that it does not meet."""
         errors = self.errors()
         names = [name for name in METRICS if abs(errors[name]["mean"]) > TARGETS[name]]
         return names + [f"tpot {p}" for p in POINTS if abs(errors["tpot"][p]) > TPOT_POINTS]
@@ -108,14 +110,25 @@ def judged(recordings: Sequence[Recording], costs: str | None = None) -> list[Ju
 
 def predict(recording: Recording, costs: CostSet) -> Times:
     """Return the modelled times of the same requests, set up as the server was."""
-    host = parse_host(str(recording.about["host"])) if "host" in recording.about else None
-    requests = replayed(recording.about, recording.trace(), costs, host=host)
+    requests = replayed(recording.about, recording.trace(), costs, host=host_of(recording))
     return Times.of(recording, requests["first_token_s"], requests["finished_s"])
+
+
+def host_of(recording: Recording) -> HostCost | None:
+    """Return a server's host: as given, or that of its release on its devices; None if neither is known."""
+    about = recording.about
+    if "host" in about:
+        return parse_host(str(about["host"]))
+    if "server_version" not in about:
+        return None
+    version, given = str(about["server_version"]), about.get("host_async")
+    return server_host(version, recording.device, None if given is None else Steps(bool(given)))
 
 
 def with_gap(costs: CostSet, gap_s: float) -> CostSet:
     """Return the set with such a gap between two steps, whatever the host hides behind them."""
-    return replace(costs, host=replace(costs.host, gap_s=gap_s))
+    server = costs.server and replace(costs.server, gap_s=gap_s)
+    return replace(costs, host=replace(costs.host, gap_s=gap_s), server=server)
 
 
 def gap_of(recording: Recording, costs: CostSet) -> float:

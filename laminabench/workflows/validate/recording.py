@@ -6,19 +6,22 @@ Stored as one file of numbers (TOML), or read from a folder of LLMServingSim's b
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import numpy as np
+from msgspec import Meta, ValidationError, convert
 
 from laminabench.catalog.cost_file import COST_SETS, DEFAULT_COSTS, load_costs
 from laminabench.catalog.entries import from_path, packaged_in
 from laminabench.catalog.families import load_models, same_sizes
 from laminabench.catalog.hardware import load_devices
 from laminabench.catalog.server_host import steps_of
+from laminabench.requests.fields import MAX_COUNT, Count
 from laminabench.requests.replay import of_text
 from laminabench.runs.format import MANIFEST
 from laminabench.runs.manifest import NUMBERS
@@ -39,6 +42,8 @@ US = 1e-6
 _MOST_PROMPT_TOKENS = 1 << 30
 _MOST_LINES = 1 << 30
 FOLDER = "recorded"
+# The owner of a vLLM server's models, as it lists them.
+VLLM = "vllm"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +68,7 @@ class Recording:
 
     @property
     def device(self) -> str:
-        return str(self.about["deployment"]).split("x", 1)[1]
+        return re.split("[:+]", str(self.about["deployment"]).split("x", 1)[1])[0]
 
     def trace(self) -> Trace:
         """Return the requests, with shared blocks of prompts."""
@@ -98,12 +103,31 @@ class Recording:
 _COLUMNS = ("arrival_s", "prompt_tokens", "output_tokens", "first_token_s", "last_token_s", "like", "blocks")
 # vLLM's defaults, which not every version of it writes down.
 AS_TODAY = {"host_async": True, "prefix_caching": True}
+
+
+class SetUp(TypedDict, total=False):
+    """Types and limits of what a prediction reads of a server's settings; the rest is only shown."""
+
+    model: str
+    deployment: Annotated[str, Meta(pattern="x")]
+    costs: str
+    source: str
+    host: str
+    host_async: bool
+    prefix_caching: bool
+    max_num_seqs: Count
+    max_batched_tokens: Count
+    kv_tokens: Count
+    graph_rows: Annotated[int, Meta(ge=0, le=MAX_COUNT)]
+    memory_utilization: Annotated[float, Meta(gt=0, le=1)]
+
+
 # What a server's settings are called here, as far as they must be there.
 _NEEDED = ("model", "deployment", "costs", "max_num_seqs", "max_batched_tokens", "source")
 
 
 def _called(column: str) -> str:
-    """Its name in a file, where times are in microseconds."""
+    """Return its name in a file, where times are in microseconds."""
     return f"{column.removesuffix('_s')}_us" if column.endswith("_s") else column
 
 
@@ -139,12 +163,13 @@ def _from_table(table: dict[str, Any], where: str) -> Recording:
         if len({len(column) for column in values.values()}) != 1 or not len(values["like"]):
             raise ValueError("its columns are not of one length")
         _require_requests(**values)
+        others = convert(table.pop("others", {}), dict[str, dict[str, list[float]]])
     except (KeyError, ValueError, TypeError, OverflowError) as error:
         raise UserError(
             "validation-bad-recording", f"{where} is no recording: {error}; `validate --save` writes one"
         ) from error
-    others, name = table.pop("others", {}), table.pop("name", where)
-    return Recording(name, require_set_up(where, table), others=others, **values)
+    name = str(table.pop("name", where))
+    return Recording(name, require_set_up(where, AS_TODAY | table), others=others, **values)
 
 
 def _require_requests(
@@ -185,6 +210,7 @@ def _from_run(directory: Path, settings: dict[str, Any]) -> Recording:
         "source": f"{run.manifest.command}, on {run.manifest.host.cpu}",
         **AS_TODAY,
         "max_batched_tokens": 2048,
+        **_software_of(run, settings.get("server_version")),
         **{
             name: choices[flag]
             for name, flag in (("max_num_seqs", "max-num-seqs"), ("max_batched_tokens", "max-batched-tokens"))
@@ -207,6 +233,18 @@ def _from_run(directory: Path, settings: dict[str, Any]) -> Recording:
         like=like,
         blocks=blocks,
     )
+
+
+def _software_of(run: Run, release: str | None) -> dict[str, Any]:
+    """Return what a server said of itself, or the given release of vLLM, with how it schedules."""
+    facts = run.manifest.deployment.facts or {}
+    name, version = (VLLM, release) if release else (facts.get("server"), facts.get("server_version"))
+    if not isinstance(name, str) or not isinstance(version, str):
+        return {}
+    about: dict[str, Any] = {"engine": f"{name} {version}"}
+    if name == VLLM:
+        about |= {"server_version": version, "host_async": steps_of(version).asynchronous}
+    return about
 
 
 def _blocks_of(run: Run) -> Trace | None:
@@ -232,10 +270,16 @@ def _shared(trace: Trace | None, prompt_tokens: Int32, order: Any) -> tuple[Int3
 
 
 def require_set_up(where: str, about: dict[str, Any]) -> dict[str, Any]:
-    """Return `about`; raise a UserError if settings needed for a prediction are missing."""
+    """Return `about`; raise a UserError if settings needed for a prediction are missing or impossible."""
     if missing := [name for name in _NEEDED if name not in about]:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in missing)
         raise UserError("validation-bad-recording", f"{where} does not say how it was set up; give {flags}")
+    try:
+        convert(about, SetUp)
+    except ValidationError as error:
+        raise UserError(
+            "validation-bad-recording", f"{where} is of no server that can be: {error}"
+        ) from error
     return about
 
 

@@ -11,12 +11,15 @@ import numpy as np
 from msgspec.structs import replace as replace_fields
 
 from laminabench.catalog.cost_file import load_costs
+from laminabench.catalog.costs import known_devices
+from laminabench.catalog.deployment import Workers, parse_workers
 from laminabench.catalog.entries import packaged_in
 from laminabench.catalog.find_model import modelled
-from laminabench.catalog.hardware import device
+from laminabench.catalog.hardware import Device, device
 from laminabench.catalog.models import ModelShape
 from laminabench.catalog.routers import TF32
 from laminabench.catalog.server_host import ServerHost, Steps, server_host, steps_of
+from laminabench.sim.spec import Float64
 from laminabench.systems.modelled.setup import WORKING_BYTES
 from laminabench.traces.table import Int32, Trace, TraceMeta, make_trace
 from laminabench.util.errors import UserError
@@ -33,7 +36,23 @@ TARGETS: Mapping[tuple[str, str], float] = {
     ("h200", ALL): 12.0,
 }
 # What a cost set or a layout may not have; anything else is a mistake.
-NOT_MODELLED = ("costs-no-coefficients", "model-does-not-fit", "model-cannot-split")
+NOT_MODELLED = (
+    *("costs-no-coefficients", "model-does-not-fit", "model-cannot-split"),
+    *("deployment-bad-layout", "replay-prompt-budget", "kv-tokens-too-many"),
+)
+
+
+class Pool(NamedTuple):
+    """Workers for prompts, and those that decode, of a server that has both."""
+
+    prompts: int
+    layout: str  # of each for prompts, as a load's
+    decode: int
+
+    def devices(self, name: str, known: Mapping[str, Device]) -> Workers:
+        """Return all devices for prompts."""
+        one = parse_workers(_workers(self.layout, name), known)
+        return Workers(one.device, self.prompts * one.count, one.shared())
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +67,7 @@ class ServerLoad:
     ttft_ms: float
     tpot_ms: float
     measured: str  # the day; `-` if unknown
+    pool: Pool | None = None  # the layout is then that of each worker that decodes
 
     @property
     def model(self) -> str:
@@ -59,9 +79,25 @@ class ServerLoad:
 
     @property
     def deployment(self) -> str:
-        count, _, layout = self.layout.partition(":")
-        tables = self.server.get("tables", self.device)
-        return f"{count}x{tables}{layout and f':{layout}'}"
+        return _workers(self.layout, self.tables)
+
+    @property
+    def tables(self) -> str:
+        """The device whose kernels price it."""
+        return str(self.server.get("tables", self.device))
+
+    @property
+    def served_on(self) -> str:
+        """All its devices."""
+        if self.pool is None:
+            return self.deployment
+        prompts = _workers(self.pool.layout, self.tables)
+        return f"{self.pool.decode} of {self.deployment}, prompts on {self.pool.prompts} of {prompts}"
+
+    @property
+    def what(self) -> str:
+        """The model, marked if prompts have workers of their own."""
+        return f"{self.model}, P/D" if self.pool else self.model
 
     @property
     def host(self) -> ServerHost:
@@ -98,7 +134,7 @@ class ServerLoad:
         With what a setup takes off for other uses.
         """
         table = _table()
-        sheet = device(str(self.server.get("tables", self.device))).memory_bytes
+        sheet = device(self.tables).memory_bytes
         working = 1e9 * table["working"]["experts" if modelled(self.model).experts else "dense"]
         usable = self.server["memory_utilization"] * 1e9 * table["memory"][self.device] - working
         return float((usable + WORKING_BYTES) / sheet)
@@ -136,7 +172,7 @@ class Judged:
         point = self.point
         return {
             **{name: point.server[name] for name in ("model", "device", "version", "precision")},
-            "deployment": point.deployment,
+            "deployment": point.served_on,
             "prompt_tokens": point.prompt_tokens,
             "output_tokens": point.output_tokens,
             "concurrency": point.concurrency,
@@ -197,6 +233,11 @@ class Group(NamedTuple):
         }
 
 
+def _workers(layout: str, name: str) -> str:
+    count, _, shared = layout.partition(":")
+    return f"{count}x{name}{shared and f':{shared}'}"
+
+
 @cache
 def _table() -> Mapping[str, Any]:
     return packaged_in(__package__, "serving.toml")
@@ -238,6 +279,29 @@ def judged(
 
 def predicted(costs: str | None, point: ServerLoad) -> Judged:
     """Return the means over all of a load's requests, from its first burst to its last request."""
+    try:
+        times = request_times(costs, point)
+    except UserError as error:
+        if error.code not in NOT_MODELLED:
+            raise
+        return Judged(point, None, None, str(error))
+    if not np.isfinite(times.latency_s).all():
+        return Judged(point, None, None, "a request needs more KV than there is room for")
+    ttft, tpot = (1000 * float(each.mean()) for each in (times.ttft_s, times.tpot_s))
+    return Judged(point, ttft, tpot, queued=times.preempted)
+
+
+class RequestTimes(NamedTuple):
+    """Predicted times of all of a load's requests."""
+
+    ttft_s: Float64
+    tpot_s: Float64
+    latency_s: Float64
+    preempted: bool  # any of them
+
+
+def request_times(costs: str | None, point: ServerLoad) -> RequestTimes:
+    """Replay a load; raise a UserError for what is not modelled."""
     server, trace = point.server, point.trace()
     batched = server.get("batched_prompts", 0) * point.prompt_tokens or server["max_batched_tokens"]
     about = {
@@ -250,20 +314,14 @@ def predicted(costs: str | None, point: ServerLoad) -> Judged:
         "memory_utilization": point.memory_share,
     }
     used = load_costs(costs or server["costs"])
-    try:
-        times = replayed(
-            about, trace, used, concurrency=point.concurrency, model=point.shape(), host=point.host
-        )
-    except UserError as error:
-        if error.code not in NOT_MODELLED:
-            raise
-        return Judged(point, None, None, str(error))
-    if not np.isfinite(times["finished_s"]).all():
-        return Judged(point, None, None, "a request needs more KV than there is room for")
+    if pool := point.pool:
+        about["prefill"] = pool.devices(point.tables, known_devices([used]))
+        about["decode_workers"] = pool.decode
+    times = replayed(about, trace, used, concurrency=point.concurrency, model=point.shape(), host=point.host)
     ttft = times["first_token_s"] - times["arrival_s"]
     tpot = (times["finished_s"] - times["first_token_s"]) / (trace.output_tokens - 1)
-    queued = bool(times["preemptions"].any())
-    return Judged(point, 1000 * float(ttft.mean()), 1000 * float(tpot.mean()), queued=queued)
+    latency = times["finished_s"] - times["arrival_s"]
+    return RequestTimes(ttft, tpot, latency, bool(times["preemptions"].any()))
 
 
 def grouped(predictions: Sequence[Judged]) -> list[Group]:
@@ -278,14 +336,14 @@ def grouped(predictions: Sequence[Judged]) -> list[Group]:
 def _of(device: str, predictions: Sequence[Judged]) -> Iterator[Group]:
     here = [each for each in predictions if each.point.device == device]
     sound = [each for each in here if not each.point.off]
-    for model in dict.fromkeys(each.point.model for each in sound):
-        yield _group(device, model, [each for each in sound if each.point.model == model])
+    for what in dict.fromkeys(each.point.what for each in sound):
+        yield _group(device, what, [each for each in sound if each.point.what == what])
     if len(sound) < len(here):
         yield _group(device, SOUND, sound)
     yield _group(device, ALL, here)
-    for model, off in dict.fromkeys((each.point.model, each.point.off) for each in here if each.point.off):
-        those = [each for each in here if (each.point.model, each.point.off) == (model, off)]
-        yield _group(device, model, those, off)
+    for what, off in dict.fromkeys((each.point.what, each.point.off) for each in here if each.point.off):
+        those = [each for each in here if (each.point.what, each.point.off) == (what, off)]
+        yield _group(device, what, those, off)
 
 
 def _group(device: str, what: str, predictions: Sequence[Judged], off: str = "") -> Group:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,9 @@ import msgspec
 
 from laminabench.catalog.entries import packaged_in
 from laminabench.util.errors import UserError
-from laminabench.workflows.validate.csv_rows import Positive, Whole, read
-from laminabench.workflows.validate.serving import ServerLoad, servers
+from laminabench.util.json import JsonObject
+from laminabench.workflows.validate.csv_rows import Count, Positive, Refused, Whole, read
+from laminabench.workflows.validate.serving import Judged, Pool, ServerLoad, servers
 
 COLUMNS = (
     *("system", "model_path", "backend_version", "precision", "isl", "osl", "batch_size"),
@@ -45,12 +46,26 @@ class Cells(msgspec.Struct):
     attention_dp_size: Whole | None = None
     moe_tp_size: Whole = 1
     moe_ep_size: Whole = 1
+    # Whether attention is data parallel over tp_size devices, each with requests of its own.
+    dp_attention: bool = False
+    # Of a server with workers for prompts alone, else 0.
+    prefill_num_workers: Count = 0
+    prefill_tp: Count = 0
+    prefill_ep: Count = 0
+    prefill_dp_attention: bool = False
+    decode_num_workers: Count = 0
+    decode_tp: Count = 0
+    decode_ep: Count = 0
+    decode_dp_attention: bool = False
 
 
-def read_rows(path: Path) -> list[ServerLoad]:
-    """Return the loads of a CSV, each once; a UserError names the first line that is none."""
+def read_rows(path: Path, refused: list[Refused]) -> list[ServerLoad]:
+    """Return the loads of a CSV, each once, and add the rows that cannot be priced to `refused`.
+
+    Raise a UserError if all are such.
+    """
     try:
-        rows = read(path, Cells, COLUMNS, load_of)
+        rows = read(path, Cells, COLUMNS, load_of, refused)
     except ValueError as error:
         raise UserError("serving-rows-unreadable", f"{error}; correct it or leave it out") from error
     loads: dict[tuple[Any, ...], ServerLoad] = {}
@@ -59,8 +74,19 @@ def read_rows(path: Path) -> list[ServerLoad]:
         times = f"{load.ttft_ms:.4g}", f"{load.tpot_ms:.4g}"
         server = tuple(load.server[name] for name in ("model", "device", "version", "precision"))
         lengths = load.prompt_tokens, load.output_tokens, load.concurrency
-        loads.setdefault((server, load.layout, lengths, times, load.measured), load)
+        loads.setdefault((server, load.layout, load.pool, lengths, times, load.measured), load)
     return list(loads.values())
+
+
+def unpriced(refused: Iterable[Refused], predictions: Iterable[Judged]) -> JsonObject:
+    """Return the rows without a prediction and why, under a key; nothing where there are none."""
+    rows = [{"row": f"line {each.line}", "why": each.why} for each in refused]
+    for each in predictions:
+        if each.why_not:
+            load = each.point
+            lengths = f"{load.prompt_tokens} and {load.output_tokens} tokens, {load.concurrency} at once"
+            rows.append({"row": f"{load.model} on {load.served_on}, {lengths}", "why": each.why_not})
+    return {"unpriced": rows} if rows else {}
 
 
 def load_of(row: Cells) -> ServerLoad:
@@ -71,8 +97,31 @@ def load_of(row: Cells) -> ServerLoad:
     at_once = row.concurrency or (row.batch_size or 0) * (row.attention_dp_size or 1)
     if not at_once:
         raise ValueError("it has neither concurrency nor batch_size")
-    layout, times = layout_of_row(row, server), (row.silicon_ttft_ms, row.silicon_tpot_ms)
-    return ServerLoad(server, layout, row.isl, row.osl, at_once, *times, row.measured)
+    times, pool = (row.silicon_ttft_ms, row.silicon_tpot_ms), pool_of_row(row)
+    if pool is None:
+        layout = layout_of_row(row, server)
+    else:
+        layout = layout_of(row.decode_tp or row.tp_size, row.decode_ep, row.decode_dp_attention)
+    return ServerLoad(server, layout, row.isl, row.osl, at_once, *times, row.measured, pool)
+
+
+def pool_of_row(row: Cells) -> Pool | None:
+    """Return the workers of a server with some for prompts alone; a ValueError says what is missing."""
+    given = (row.prefill_num_workers, row.prefill_tp, row.decode_num_workers)
+    if not any(given):
+        return None
+    if not all(given):
+        raise ValueError(
+            "a server with workers for prompts has prefill_num_workers, prefill_tp and decode_num_workers"
+        )
+    layout = layout_of(row.prefill_tp, row.prefill_ep, row.prefill_dp_attention)
+    return Pool(row.prefill_num_workers, layout, row.decode_num_workers)
+
+
+def layout_of(tp: int, ep: int, dp_attention: bool) -> str:
+    """Return how so many devices share a model, with attention by tensor or by data parallelism."""
+    shared = (f"dp{tp}" if dp_attention and tp > 1 else "") + (f"ep{ep}" if ep > 1 else "")
+    return f"{tp}:{shared}" if shared else f"{tp}"
 
 
 def server_of(model: str, device: str, version: str, precision: str, day: str) -> Mapping[str, Any]:
@@ -116,11 +165,13 @@ def _model_of(path: str) -> str:
 def layout_of_row(row: Cells, server: Mapping[str, Any]) -> str:
     """Return the layout: the sample's data parallelism is none, but where it says nothing of it."""
     tp, spread = row.tp_size, row.moe_ep_size
+    if row.dp_attention:
+        return layout_of(tp, min(spread, tp), dp_attention=True)
     if row.attention_dp_size is None:
         groups = max(1, row.moe_tp_size * spread // tp)
         return f"{tp * groups}" + (f":dp{groups}" if groups > 1 else f":ep{spread}" if spread > 1 else "")
-    dealt = server.get("expert_parallel", spread > 1)
-    return f"{tp}:ep{tp}" if dealt and tp > 1 else f"{tp}"
+    expert_parallel = server.get("expert_parallel", spread > 1)
+    return f"{tp}:ep{tp}" if expert_parallel and tp > 1 else f"{tp}"
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -102,9 +102,17 @@ class StoredRefit(Facts, frozen=True, kw_only=True):
     standings: tuple[StoredStanding, ...]
 
 
+class StoredUnpriced(Facts, frozen=True, kw_only=True):
+    """A load without a prediction."""
+
+    row: str
+    why: str
+
+
 class StoredServing(Facts, frozen=True, kw_only=True):
     groups: list[StoredGroup]
     standings: tuple[StoredStanding, ...] = ()
+    unpriced: tuple[StoredUnpriced, ...] = ()
     refit: StoredRefit | None = None
 
 

@@ -57,7 +57,7 @@ class Twin:
     predicted: dict[str, float]
 
     def errors(self) -> dict[str, float]:
-        """Predicted / measured - 1, in percent."""
+        """Return predicted / measured - 1, in percent."""
         return {
             name: 100 * (self.predicted[name] / each.value - 1)
             for name, each in self.measured.items()
@@ -65,7 +65,7 @@ class Twin:
         }
 
     def missed(self) -> list[str]:
-        """Which targets it does not meet."""
+        """Return the targets that it does not meet."""
         return [name for name, error in self.errors().items() if abs(error) > TARGETS[name]]
 
     def describe(self) -> JsonObject:
@@ -137,7 +137,7 @@ def same_order(compared: Sequence[Twin]) -> bool:
 
 
 def _ends(twin: Twin) -> tuple[float, float]:
-    """Between which its tokens a second are."""
+    """Return the bounds of its tokens a second."""
     measured = twin.measured["tokens/s"]
     value = measured.value or 0.0
     return measured.interval or (value, value)

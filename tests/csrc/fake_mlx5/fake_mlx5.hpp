@@ -30,7 +30,7 @@ int living();
 // Of the regions among them.
 std::uint64_t registered_bytes();
 // Whether the library was asked to keep what it registers from forks.
-bool keeps_from_forks();
+bool hides_from_forks();
 // How a queue pair was told to reach its peer, the last time.
 lamina::fhbn::rdma::abi::AddressVector last_path();
 // Of the requests of all queue pairs so far, those that the NIC took from a register, and from the queue.

@@ -31,7 +31,7 @@ struct FakePair : abi::QueuePair {
 
 std::recursive_mutex mutex;
 int alive = 0;
-bool kept_from_forks = false;
+bool hidden_from_forks = false;
 std::uint64_t bytes_registered = 0;
 abi::AddressVector path{};
 std::uint64_t taken_whole = 0, taken_from_queue = 0;
@@ -44,7 +44,7 @@ FakeContext& of(abi::Context* context) { return *static_cast<FakeContext*>(conte
 // As the library does it from ibv_fork_init() on, on kernels that need it.
 void advise(void* address, std::size_t bytes, int advice) {
   constexpr std::uintptr_t kPage = 4096;
-  if (!kept_from_forks) return;
+  if (!hidden_from_forks) return;
   const auto begin = reinterpret_cast<std::uintptr_t>(address) / kPage * kPage;
   const auto end = (reinterpret_cast<std::uintptr_t>(address) + bytes + kPage - 1) / kPage * kPage;
   ::madvise(reinterpret_cast<void*>(begin), end - begin, advice);
@@ -84,7 +84,7 @@ Settings& settings() {
 }
 int living() { return alive; }
 std::uint64_t registered_bytes() { return bytes_registered; }
-bool keeps_from_forks() { return kept_from_forks; }
+bool hides_from_forks() { return hidden_from_forks; }
 abi::AddressVector last_path() { return path; }
 std::uint64_t blueflames() { return taken_whole; }
 std::uint64_t fetched() { return taken_from_queue; }
@@ -99,7 +99,7 @@ Queues queues(abi::QueuePair* pair) {
 extern "C" {
 
 int ibv_fork_init() {
-  kept_from_forks = true;
+  hidden_from_forks = true;
   return 0;
 }
 

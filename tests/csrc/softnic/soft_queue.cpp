@@ -307,7 +307,7 @@ void SoftQueue::move_a_piece() {
 void SoftQueue::end_request(Syndrome syndrome) {
   const auto control = current_->segment<ControlSegment>(0);
   const bool failed = syndrome != Syndrome::kNone;
-  if (failed || control.flags == static_cast<std::uint8_t>(Completion::kAsked)) {
+  if (failed || control.flags == static_cast<std::uint8_t>(Completion::kRequested)) {
     CompletionEntry entry{};
     entry.syndrome = static_cast<std::uint8_t>(syndrome);
     entry.opcode_queue = big_endian((big_endian(control.index_opcode) & 0xff) << 24 | send_.qpn);

@@ -9,7 +9,7 @@ namespace {
 // In a ring or its mirror, where both softnics see whether its queue pair has failed: what a wire would tell
 // lies in the room before the slots, which a ring has no use for.
 Failed failed_in(const std::shared_ptr<Segment>& memory) {
-  constexpr std::size_t kOffset = kSlotsOffset - kApart;
+  constexpr std::size_t kOffset = kSlotsOffset - kSeparation;
   static_assert(sizeof(Ring) <= kOffset);
   auto* const begin = static_cast<std::byte*>(memory->memory());
   return {memory, reinterpret_cast<std::uint32_t*>(begin + kOffset)};
@@ -17,7 +17,7 @@ Failed failed_in(const std::shared_ptr<Segment>& memory) {
 
 }  // namespace
 
-std::shared_ptr<Segment> seen_by_softnic(const std::shared_ptr<RingMemory>& memory) {
+std::shared_ptr<Segment> mapped_for_softnic(const std::shared_ptr<RingMemory>& memory) {
   if (!memory->is_on_device()) return std::static_pointer_cast<Segment>(memory);
   if (memory->descriptor() < 0) throw ChannelError("a softnic reaches a GPU's memory by its dmabuf only");
   try {
@@ -31,7 +31,7 @@ SoftWriter::SoftWriter(std::shared_ptr<SoftNic> nic, std::shared_ptr<RingMemory>
                        std::size_t offered_bytes)
     : nic_(std::move(nic)),
       memory_(std::move(memory)),
-      observed_(seen_by_softnic(memory_)),
+      observed_(mapped_for_softnic(memory_)),
       offered_bytes_(offered_bytes),
       registered_(nic_->register_memory(static_cast<std::byte*>(observed_->memory()), memory_->bytes(),
                                         observed_, memory_->memory())) {}

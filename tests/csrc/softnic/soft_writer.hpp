@@ -12,7 +12,7 @@ namespace lamina::fhbn::rdma {
 
 // A ring or its mirror where a softnic's thread reaches it: an emulated GPU's by mapping its dmabuf.
 // ChannelError where that cannot be.
-std::shared_ptr<Segment> seen_by_softnic(const std::shared_ptr<RingMemory>& memory);
+std::shared_ptr<Segment> mapped_for_softnic(const std::shared_ptr<RingMemory>& memory);
 
 // An end's queue pair on a softnic, posted to as on an mlx5 NIC. Part of a test bench: both ends are on one
 // machine, and each has the other's memory mapped, so that its softnic can write there.

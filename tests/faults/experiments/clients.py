@@ -17,12 +17,19 @@ from dataclasses import dataclass
 from experiments.mutations import mutated
 from experiments.processes import eventually
 from experiments.serving import Server, growth, serving
-from experiments.stream_client import Ask, Client, WrongAnswerError, answers_of, asks, check_tokens
+from experiments.stream_client import (
+    Client,
+    SeededRequest,
+    WrongAnswerError,
+    answers_of,
+    check_tokens,
+    seeded_requests,
+)
 from experiments.tally import Tally
 from laminabench.systems.live.endpoint.wire import more_files
 
 AT_ONCE = 256
-ASKS, ASKS_SEED, LONGEST_ANSWER = 16, 31, 6
+REQUESTS, REQUESTS_SEED, LONGEST_ANSWER = 16, 31, 6
 SERVER = (
     *("--deployment", "1xcpu+1xcpu", "--kv-tokens", "8000", "--max-model-len", "128"),
     *("--max-num-seqs", "64", "--max-waiting", "4096"),
@@ -48,7 +55,7 @@ class Visit:
     """One client, determined by its seed."""
 
     port: int
-    expected: Mapping[Ask, list[int]]
+    expected: Mapping[SeededRequest, list[int]]
     rng: random.Random
 
     async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -124,10 +131,10 @@ class Visit:
         finally:
             writer.close()
 
-    async def asks_properly(self) -> None:
-        ask = self.rng.choice(list(self.expected))
+    async def sends_request(self) -> None:
+        request = self.rng.choice(list(self.expected))
         client = Client(self.port)
-        check_tokens(ask, await client.answer(ask), self.expected[ask])
+        check_tokens(request, await client.answer(request), self.expected[request])
         await client.close()
 
     async def mutates(self) -> None:
@@ -162,7 +169,7 @@ KINDS: Sequence[tuple[Behaviour, int]] = (
     (Visit.sends_trailers, 8),
     (Visit.is_of_elsewhere, 6),
     (Visit.goes_on_sending, 5),
-    (Visit.asks_properly, 5),
+    (Visit.sends_request, 5),
 )
 
 
@@ -196,7 +203,7 @@ async def _crowd(
     server: Server, seeds: Sequence[int], draw: Callable[[random.Random], Behaviour], tally: Tally
 ) -> str | None:
     """Run many clients at once; return a description of what is left of them."""
-    expected = await answers_of(server.port, asks(ASKS, ASKS_SEED, LONGEST_ANSWER))
+    expected = await answers_of(server.port, seeded_requests(REQUESTS, REQUESTS_SEED, LONGEST_ANSWER))
     warm, half = seeds[: min(200, len(seeds))], Tally("")
     await _visits(server, warm, draw, expected, half)  # warm-up: creates what is allocated once
     await asyncio.to_thread(server.at_rest)
@@ -223,7 +230,7 @@ async def _visits(
     server: Server,
     seeds: Sequence[int],
     draw: Callable[[random.Random], Behaviour],
-    expected: Mapping[Ask, list[int]],
+    expected: Mapping[SeededRequest, list[int]],
     tally: Tally,
 ) -> None:
     left = iter(seeds)

@@ -20,7 +20,7 @@ from experiments.disk import compiled, memory
 from experiments.prefork import Warm
 from experiments.resumes import LIVE, LONGEST_S, Undisturbed, interrupted, undisturbed, write_trace
 from experiments.serving import metrics_of
-from experiments.stream_client import WrongAnswerError, answers_of, asks, check_tokens
+from experiments.stream_client import WrongAnswerError, answers_of, check_tokens, seeded_requests
 from experiments.tally import Tally
 from laminabench.runs.read import read_run
 
@@ -61,7 +61,7 @@ def clock_jumps(seeds: Sequence[int]) -> Tally:
             undisturbed_run = undisturbed(warm, steady)
             points = _points(warm, steady)
             with _served(warm, steady) as (port, _):
-                answers = asyncio.run(answers_of(port, asks(_REQUESTS, 1, 40)))
+                answers = asyncio.run(answers_of(port, seeded_requests(_REQUESTS, 1, 40)))
         with Warm(jumps, environment) as jumping:
             undisturbed(jumping, jumps)  # it loads the model
             both = _Both(jumping, undisturbed_run, answers, points)
@@ -128,8 +128,8 @@ def _server(both: _Both, folder: Path, _: random.Random) -> tuple[str | None, st
     with _served(both.jumping, folder) as (port, end):
         try:
             answers = asyncio.run(answers_of(port, list(both.answers)))
-            for ask, made in answers.items():
-                check_tokens(ask, made, both.answers[ask])
+            for request, made in answers.items():
+                check_tokens(request, made, both.answers[request])
         except WrongAnswerError as error:
             return error.kind, str(error)
         took_s = time.perf_counter() - began

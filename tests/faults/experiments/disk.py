@@ -82,7 +82,7 @@ def failing(folder: Path, nth: int, error: int, *, stays: bool) -> Iterator[list
 
 
 @contextlib.contextmanager
-def telling(folder: Path) -> Iterator[list[Operation]]:
+def recording(folder: Path) -> Iterator[list[Operation]]:
     """Record all operations under the folder; afterwards the list has them in order."""
     operations: list[Operation] = []
     with tempfile.TemporaryFile() as file:

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from experiments.disk import Operation, failing, memory, telling
+from experiments.disk import Operation, failing, memory, recording
 from experiments.power import Disk
 from experiments.scenarios import (
     HEADER,
@@ -149,7 +149,7 @@ def _recorded(place: Path, old: bool) -> tuple[list[Operation], list[bytes]]:
     """Return the recorded operations, and the Runs that are ever written, the last one last."""
     place.mkdir()
     known = []
-    with telling(place) as operations:
+    with recording(place) as operations:
         if old:
             write_a_run(place / "run")
             known.append(facts(read_run(place / "run")))

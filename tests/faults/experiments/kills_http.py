@@ -14,20 +14,20 @@ from experiments.injector import Hand, struck
 from experiments.processes import eventually, workers
 from experiments.serving import Server, growth, serving
 from experiments.stream_client import (
-    Ask,
     Client,
+    SeededRequest,
     Times,
     WrongAnswerError,
     answers_of,
-    asks,
     check_tokens,
+    seeded_requests,
 )
 from experiments.tally import Tally
 from laminabench.systems.live.endpoint.wire import more_files
 
 STRIKES = 100
 CONNECTIONS = 2000
-ASKS, ASKS_SEED, LONGEST_ANSWER = 64, 27, 40
+REQUESTS, REQUESTS_SEED, LONGEST_ANSWER = 64, 27, 40
 # Model and attention workers, where prompts are computed, and how many processes that makes.
 LAYOUTS = (("1xcpu+2xcpu", "1", 4), ("2xcpu+1xcpu", "model", 3), ("1xcpu+1xcpu", "model", 2))
 LIMITS = (
@@ -69,7 +69,7 @@ async def _session(
 ) -> Counter[tuple[str, str]]:
     """Return what went wrong, by kind and sentence, and how often."""
     wrong: Counter[tuple[str, str]] = Counter()
-    drawn = asks(ASKS, ASKS_SEED, LONGEST_ANSWER)
+    drawn = seeded_requests(REQUESTS, REQUESTS_SEED, LONGEST_ANSWER)
     expected = await answers_of(server.port, drawn)
     before = server.takes()
     times = Times()
@@ -96,7 +96,7 @@ async def _session(
 
 async def _client(
     port: int,
-    expected: dict[Ask, list[int]],
+    expected: dict[SeededRequest, list[int]],
     rng: random.Random,
     on: Callable[[], bool],
     wrong: Counter[tuple[str, str]],
@@ -105,9 +105,9 @@ async def _client(
     """Send one request after the other while faults are injected; return how many answers were right."""
     client, right, drawn = Client(port), 0, list(expected)
     while True:
-        ask = rng.choice(drawn)
+        request = rng.choice(drawn)
         try:
-            check_tokens(ask, await client.answer(ask, times), expected[ask])
+            check_tokens(request, await client.answer(request, times), expected[request])
             right += 1
         except WrongAnswerError as error:
             wrong[error.kind, str(error)] += 1

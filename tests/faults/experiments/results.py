@@ -25,7 +25,7 @@ _SEED_BITS = 48  # a seed fits into a JSON number
 class Experiment:
     """A fault experiment: what it does, how many cases it has in full, and the function that runs them."""
 
-    says: str
+    purpose: str
     full: int
     run: Callable[[Sequence[int]], Tally]
 
@@ -34,7 +34,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of one experiment with one seed."""
 
     name: str
-    says: str
+    purpose: str = msgspec.field(name="says")
     seed: int
     cases: int
     full: int
@@ -65,7 +65,7 @@ def run(name: str, experiment: Experiment, seed: int, count: int) -> Summary:
     tally = experiment.run(seeds(name, seed, count))
     return Summary(
         name=name,
-        says=experiment.says,
+        purpose=experiment.purpose,
         seed=seed,
         cases=count,
         full=experiment.full,

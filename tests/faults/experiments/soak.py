@@ -15,7 +15,15 @@ from dataclasses import dataclass, field
 from experiments.injector import Hand
 from experiments.processes import eventually, fork_servers, shared_memory, workers
 from experiments.serving import Server, growth, serving
-from experiments.stream_client import Ask, Client, Times, WrongAnswerError, answers_of, asks, check_tokens
+from experiments.stream_client import (
+    Client,
+    SeededRequest,
+    Times,
+    WrongAnswerError,
+    answers_of,
+    check_tokens,
+    seeded_requests,
+)
 from experiments.tally import Tally
 from laminabench.systems.live.endpoint.wire import more_files
 
@@ -23,7 +31,7 @@ MINUTE_S = 60.0
 FAULT_EVERY_S = 10.0
 LOAD = 0.8
 PEAK_S, PEAK_CLIENTS = 60.0, 96
-ASKS, ASKS_SEED, LONGEST_ANSWER = 64, 28, 60
+REQUESTS, REQUESTS_SEED, LONGEST_ANSWER = 64, 28, 60
 SERVE = (
     *("--deployment", "1xcpu+1xcpu", "--prefill", "1", "--kv-tokens", "12000", "--max-num-seqs", "64"),
     *("--max-connections", "4096", "--max-waiting", "8192"),
@@ -66,7 +74,7 @@ def soak(seeds: Sequence[int], *, minute_s: float = MINUTE_S, peak_s: float = PE
 
 
 async def _soak(server: Server, seeds: Sequence[int], minute_s: float, peak_s: float, tally: Tally) -> None:
-    drawn = asks(ASKS, ASKS_SEED, LONGEST_ANSWER)
+    drawn = seeded_requests(REQUESTS, REQUESTS_SEED, LONGEST_ANSWER)
     expected = await answers_of(server.port, drawn)
     hand = Hand(server.pid, WORKERS, random.Random(seeds[0]))
     rate = await _peak(server.port, drawn, peak_s, hand) * LOAD
@@ -92,7 +100,7 @@ async def _soak(server: Server, seeds: Sequence[int], minute_s: float, peak_s: f
     _judge(minutes, tally)
 
 
-async def _peak(port: int, drawn: Sequence[Ask], peak_s: float, hand: Hand) -> float:
+async def _peak(port: int, drawn: Sequence[SeededRequest], peak_s: float, hand: Hand) -> float:
     """Return requests a second under faults at full load."""
     until_s, answered = time.monotonic() + peak_s, 0
 
@@ -126,7 +134,7 @@ class Traffic:
     """Requests at random moments with this mean rate, and faults in the server's workers."""
 
     server: Server
-    expected: dict[Ask, list[int]]
+    expected: dict[SeededRequest, list[int]]
     rate: float
     hand: Hand
     _under_way: set[asyncio.Task[None]] = field(default_factory=set)
@@ -139,7 +147,7 @@ class Traffic:
         now_s = time.monotonic()
         end_s, fault_s = now_s + minute_s, now_s + FAULT_EVERY_S / 2
         while now_s < end_s:
-            task = asyncio.ensure_future(self._ask(minute, rng.choice(drawn)))
+            task = asyncio.ensure_future(self._request(minute, rng.choice(drawn)))
             self._under_way.add(task)
             task.add_done_callback(self._under_way.discard)
             now_s += rng.expovariate(self.rate)
@@ -150,10 +158,10 @@ class Traffic:
         minute.takes = await asyncio.to_thread(_at_rest, self.server)
         return minute
 
-    async def _ask(self, minute: Minute, ask: Ask) -> None:
+    async def _request(self, minute: Minute, request: SeededRequest) -> None:
         client = Client(self.server.port)
         try:
-            check_tokens(ask, await client.answer(ask, minute.times), self.expected[ask])
+            check_tokens(request, await client.answer(request, minute.times), self.expected[request])
         except WrongAnswerError as error:
             minute.wrong.append((error.kind, str(error)))
         await client.close()

@@ -18,7 +18,7 @@ ANSWER_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class SeededRequest:
     """A request whose answer is always the same, as it has a seed of its own."""
 
     prompt: tuple[int, ...]
@@ -42,11 +42,11 @@ class Ask:
         return f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
 
 
-def asks(count: int, seed: int, longest: int) -> list[Ask]:
+def seeded_requests(count: int, seed: int, longest: int) -> list[SeededRequest]:
     """Return a few requests, which all clients send repeatedly and whose tokens are known."""
     rng = random.Random(seed)
     return [
-        Ask(
+        SeededRequest(
             tuple(rng.randrange(3, VOCABULARY) for _ in range(rng.randrange(4, 48))),
             rng.randrange(longest // 4, longest),
             rng.randrange(1 << 30),
@@ -89,11 +89,11 @@ class Client:
         self._port = port
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
-    async def answer(self, ask: Ask, times: Times | None = None) -> list[int]:
+    async def answer(self, request: SeededRequest, times: Times | None = None) -> list[int]:
         """Return the tokens of a complete answer; a WrongAnswerError if there is none."""
         try:
             async with asyncio.timeout(ANSWER_S):
-                return await self._answer(ask, times or Times())
+                return await self._answer(request, times or Times())
         except TimeoutError as error:
             await self.close()
             raise WrongAnswerError("lost", f"no whole answer in {ANSWER_S:g} s") from error
@@ -101,12 +101,12 @@ class Client:
             await self.close()
             raise WrongAnswerError("lost", f"the answer broke off: {error!r}") from error
 
-    async def _answer(self, ask: Ask, times: Times) -> list[int]:
+    async def _answer(self, request: SeededRequest, times: Times) -> list[int]:
         if self._streams is None:
             self._streams = await asyncio.open_connection("127.0.0.1", self._port)
         reader, writer = self._streams
         sent_s = last_s = time.monotonic()
-        writer.write(ask.head_and_body)
+        writer.write(request.head_and_body)
         await writer.drain()
         status = await reader.readline()
         head = await reader.readuntil(b"\r\n\r\n")
@@ -159,26 +159,28 @@ async def _lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
     await reader.readline()
 
 
-def check_tokens(ask: Ask, made: Sequence[int], expected: Sequence[int]) -> None:
+def check_tokens(request: SeededRequest, made: Sequence[int], expected: Sequence[int]) -> None:
     """Raise a WrongAnswerError if the tokens differ from those of an undisturbed server."""
-    if len(made) < ask.max_tokens:
-        raise WrongAnswerError("lost", f"{len(made)} of {ask.max_tokens} tokens")
-    if len(made) > ask.max_tokens:
-        raise WrongAnswerError("wrong", f"{len(made)} tokens, {ask.max_tokens} were asked for")
+    if len(made) < request.max_tokens:
+        raise WrongAnswerError("lost", f"{len(made)} of {request.max_tokens} tokens")
+    if len(made) > request.max_tokens:
+        raise WrongAnswerError("wrong", f"{len(made)} tokens, {request.max_tokens} were asked for")
     if list(made) != list(expected):
         raise WrongAnswerError("wrong", "other tokens than undisturbed")
 
 
-async def answers_of(port: int, requests: Sequence[Ask], at_once: int = 16) -> dict[Ask, list[int]]:
+async def answers_of(
+    port: int, requests: Sequence[SeededRequest], at_once: int = 16
+) -> dict[SeededRequest, list[int]]:
     """Return the answers of an undisturbed server."""
-    answers: dict[Ask, list[int]] = {}
+    answers: dict[SeededRequest, list[int]] = {}
     left = iter(requests)
 
     async def some() -> None:
         client = Client(port)
-        for ask in left:
-            answers[ask] = await client.answer(ask)
-            check_tokens(ask, answers[ask], answers[ask])
+        for request in left:
+            answers[request] = await client.answer(request)
+            check_tokens(request, answers[request], answers[request])
         await client.close()
 
     await asyncio.gather(*(some() for _ in range(at_once)))

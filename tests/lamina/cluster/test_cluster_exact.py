@@ -102,7 +102,7 @@ def test_attention_workers_absorb(more: dict[str, Any], family: str, check: Chec
     ids=["rotational-3", "stages"],
 )
 @pytest.mark.parametrize("family", ["mixtral", "qwen3-moe", "glm4-moe", "minimax-m2"])
-def test_experts_dealt_out(family: str, more: dict[str, Any], check: Check) -> None:
+def test_experts_distributed(family: str, more: dict[str, Any], check: Check) -> None:
     check(shared(4, 2, experts="ep", timeout_s=20, **more), family, overlap=True)
 
 

@@ -15,7 +15,9 @@ from lamina.serve import EngineError
 
 Make = Callable[..., Fleet]
 LAYOUTS = (shared(1, 1), shared(1, 2, partition="requests"))
-SEEDED = [(text, ask) for text, ask in mixed(20) if ask.temperature == 0 or ask.seed is not None]
+SEEDED = [
+    (text, sampling) for text, sampling in mixed(20) if sampling.temperature == 0 or sampling.seed is not None
+]
 
 
 @pytest.fixture
@@ -103,12 +105,12 @@ def test_a_worker_that_is_lost_is_replaced_by_its_own_engine(fleet: Make, expect
 def test_an_engine_killed_while_idle_is_lost(fleet: Make) -> None:
     """Its last tokens are there; what comes next goes elsewhere."""
     two = fleet()
-    ask = Sampling(max_tokens=4, ignore_eos=True)
+    sampling = Sampling(max_tokens=4, ignore_eos=True)
     one, other = prompts(5, 6)
-    first, second = two.submit(one, ask), two.submit(other, ask)
+    first, second = two.submit(one, sampling), two.submit(other, sampling)
     two.run()
     two.inject_fault("instance 0")
-    third = two.submit(one, ask)
+    third = two.submit(one, sampling)
     two.run()
     assert two.states == ["lost", "open"]
     assert tokens_of(two.result(third)) == tokens_of(two.result(first))

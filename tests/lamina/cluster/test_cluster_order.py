@@ -90,7 +90,7 @@ def test_ranks_add_up_otherwise_and_stay_close(run: Run, dtype: torch.dtype, bou
     assert worst < bound
 
 
-def test_seeds_decide_however_requests_are_dealt_out(run: Run) -> None:
+def test_seeds_decide_however_requests_are_distributed(run: Run) -> None:
     wish = Sampling(max_tokens=20, temperature=1.3, top_k=30, top_p=0.95, seed=11, logprobs=2)
     alone = run(None, torch.float32, wish)
     for more in ({"pipelining": "serial"}, {"partition": "requests", "attention_workers": 2}):

@@ -243,7 +243,7 @@ def test_coming_and_going_at_random(
     sound(engine)
 
 
-def test_requests_are_dealt_out_by_length_and_not_by_number(start: Start) -> None:
+def test_requests_are_distributed_by_length_and_not_by_number(start: Start) -> None:
     """One long request takes as much of an attention worker as many short ones."""
     layout = shared(1, 2, partition="requests", batches=1)
     engine = start(layout, decode_only=True, kv_tokens=4000)

@@ -31,29 +31,29 @@ def ends() -> Iterator[tuple[Control, Control]]:
 def test_a_check_follows_the_planned_iteration(
     ends: tuple[Control, Control],
 ) -> None:
-    says, hears = ends
-    front = FrontEndLink(hears, Recorder(), MEETING)
+    sender, receiver = ends
+    front = FrontEndLink(receiver, Recorder(), MEETING)
     begun = False
     front.check = lambda: ArenaState(int(begun))
-    messages.send(says, PLAN, Deadline(30))
-    messages.send(says, Order("arena"), Deadline(30))
+    messages.send(sender, PLAN, Deadline(30))
+    messages.send(sender, Order("arena"), Deadline(30))
     # As one does who waits for KV meanwhile.
     assert front.has_plan(0, 3, 30)
     front.plan(0, 3)
     begun = True
     front.look(30)
-    assert messages.receive(says, Deadline(30)) == ArenaState(1)
+    assert messages.receive(sender, Deadline(30)) == ArenaState(1)
 
 
 def test_messages_of_any_size(ends: tuple[Control, Control]) -> None:
-    hears, says = ends
+    receiver, sender = ends
     sent = [Failed("short"), Failed("x" * (3 * messages.PART_BYTES + 5)), Failed("")]
 
-    def tell() -> None:
+    def send() -> None:
         for message in sent:
-            messages.send(says, message, Deadline(60))
+            messages.send(sender, message, Deadline(60))
 
     with ThreadPoolExecutor(1) as other:
-        telling = other.submit(tell)
-        assert [messages.receive(hears, Deadline(60)) for _ in sent] == sent
-        telling.result()
+        sending = other.submit(send)
+        assert [messages.receive(receiver, Deadline(60)) for _ in sent] == sent
+        sending.result()

@@ -195,9 +195,9 @@ def test_types_by_their_names() -> None:
 
 def test_outputs_besides_logits_are_not_requested() -> None:
     plain = convert(tiny("Mixtral", num_local_experts=4))
-    asking = tiny("Mixtral", num_local_experts=4, output_router_logits=True, return_dict=False)
-    assert [kind.source for kind in convert(asking).classes] == [kind.source for kind in plain.classes]
-    assert asking.output_router_logits  # the caller's own is as it was
+    tuples = tiny("Mixtral", num_local_experts=4, output_router_logits=True, return_dict=False)
+    assert [kind.source for kind in convert(tuples).classes] == [kind.source for kind in plain.classes]
+    assert tuples.output_router_logits  # the caller's own is as it was
 
 
 # The stand-ins one by one: each thing that real models might ask of them some day.

@@ -163,7 +163,7 @@ _GLM_MOE = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_s
         ("DeepseekV3", {**_LATENT, "n_group": 2}, 4),
     ],
 )
-def test_experts_dealt_out_decode_what_one_rank_does(
+def test_distributed_experts_decode_what_one_rank_does(
     check: Check, family: str, changes: dict[str, Any], degree: int, form: str
 ) -> None:
     model = seeded(tiny(family, **changes))
@@ -211,7 +211,7 @@ def test_ranks_have_their_own_experts_only() -> None:
         ("Mixtral", {"num_local_experts": 3, "num_experts_per_tok": 2}, "convert-experts-few"),
     ],
 )
-def test_experts_that_cannot_be_dealt_out(family: str, changes: dict[str, Any], code: str) -> None:
+def test_experts_that_cannot_be_distributed(family: str, changes: dict[str, Any], code: str) -> None:
     with pytest.raises(ConversionError, match=code):
         converted(family, num_key_value_heads=4, **changes).sharded(4, "ep")
 

@@ -238,17 +238,17 @@ def test_proofs_are_compared_in_constant_time(
     assert len(compared) == 4  # a proof and an introduction from either side
 
 
-def interrupted_saying(control: Control) -> None:
+def interrupt_send(control: Control) -> None:
     """What the peer does not read, and so half of it is out when the signal comes."""
     control.send_message({"a": bytes(15 << 20)}, soon(), lambda: signal.raise_signal(signal.SIGALRM))
 
 
-def say_for_ever(control: Control, deadline: Deadline) -> None:
+def send_for_ever(control: Control, deadline: Deadline) -> None:
     while True:
         control.send_message({"a": bytes(8 << 20)}, deadline)
 
 
-def hear_for_ever(control: Control) -> None:
+def receive_for_ever(control: Control) -> None:
     while True:
         control.receive_message(soon())
 
@@ -258,12 +258,12 @@ def test_an_interruption_of_half_a_message_closes_it(pair: Pair) -> None:
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
-            interrupted_saying(one)
+            interrupt_send(one)
     finally:
         signal.signal(signal.SIGALRM, before)
     assert one.fileno() == -1
     with pytest.raises(fhbn.PeerLostError):
-        hear_for_ever(other)
+        receive_for_ever(other)
 
 
 @pytest.mark.parametrize("call", ["send", "recv"])
@@ -285,7 +285,7 @@ def test_a_socket_failure_closes_the_connection(
 def test_a_message_that_was_not_taken_whole_closes_it(pair: Pair) -> None:
     one, _ = pair
     with pytest.raises(fhbn.ChannelTimeoutError, match="channel-timeout"):
-        say_for_ever(one, Deadline(0.05))
+        send_for_ever(one, Deadline(0.05))
     assert one.fileno() == -1
     with pytest.raises(fhbn.PeerLostError, match="channel-peer-lost"):
         one.send_message({}, soon())

@@ -88,14 +88,14 @@ def test_a_channel_that_makes_no_sense_is_refused(changed: dict[str, object], se
 def test_calls_without_an_end_are_refused() -> None:
     nothing, left = ctypes.byref(ctypes.c_void_p()), ctypes.create_string_buffer(64)
     several = {f"channel_{name}": (None, 0, None) for name in ("send", "recv")}
-    alone = {f"{whose}_{name}": () for whose in ("channel", "nic") for name in ("check", "abort")}
+    alone = {f"{scope}_{name}": () for scope in ("channel", "nic") for name in ("check", "abort")}
     calls: dict[str, tuple[object, ...]] = {
         **several, **alone, "nic_poll": (None,),
         "channel_describe": (nothing,), "channel_destroy": (), "nic_destroy": (left,),
     }  # fmt: skip
     for name, arguments in calls.items():
-        whose = "channel" if name.startswith("channel") else "NIC"
-        with pytest.raises(ValueError, match=f"the {whose}'s end is missing"):
+        scope = "channel" if name.startswith("channel") else "NIC"
+        with pytest.raises(ValueError, match=f"the {scope}'s end is missing"):
             cuda_library.call(name, None, *arguments)
 
 
@@ -136,7 +136,7 @@ def test_structs_lie_as_the_header_has_them(tmp_path: Path) -> None:
     assert [int(line) for line in reported.split()] == expected
 
 
-def test_the_segment_tells_where_it_is() -> None:
+def test_the_segment_reports_where_it_is() -> None:
     ring = segment()
     assert ring.address % 4096 == 0
     assert ctypes.string_at(ring.address, 8) == b"LAMHBN01"

@@ -118,7 +118,7 @@ def test_an_error_of_the_machine_is_not_a_strangers(
 
 
 @pytest.mark.parametrize(
-    ("says", "error", "code"),
+    ("message", "error", "code"),
     [
         (None, fhbn.PeerLostError, "channel-peer-lost"),
         ({"refused": "no room"}, fhbn.HandshakeError, "channel-refused"),
@@ -126,7 +126,7 @@ def test_an_error_of_the_machine_is_not_a_strangers(
     ],
 )
 def test_a_lost_sender_is_reported_at_once(
-    links: Links, both: Both, says: dict[str, Any] | None, error: type[Exception], code: str
+    links: Links, both: Both, message: dict[str, Any] | None, error: type[Exception], code: str
 ) -> None:
     """It dies, or finds out that it cannot, when it has chosen already."""
     ours, theirs = links
@@ -135,7 +135,7 @@ def test_a_lost_sender_is_reported_at_once(
         theirs.control.receive_message(soon())
         theirs.control.send_message({"use": "shm"}, soon())
         theirs.control.receive_message(soon())
-        theirs.close() if says is None else theirs.control.send_message(says, soon())
+        theirs.close() if message is None else theirs.control.send_message(message, soon())
 
     start = time.monotonic()
     with pytest.raises(error, match=code):

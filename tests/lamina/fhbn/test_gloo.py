@@ -97,11 +97,11 @@ def test_nothing_in_time(ends: Open) -> None:
 
 
 def test_asking_whether_it_is_there_does_not_load_torch() -> None:
-    asking = (
+    program = (
         "import sys; from lamina.fhbn import control, gloo; here = control.Place.here();"
         "assert gloo.missing(here, here) is None; assert 'torch' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", asking], check=True)
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_without_torch_it_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

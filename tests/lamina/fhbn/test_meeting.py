@@ -94,10 +94,10 @@ def test_a_listener_that_does_not_answer_is_a_timeout(secret: bytes, monkeypatch
         fhbn.connect("127.0.0.1:9", name="x", secret=secret)
 
 
-def stranger(listener: fhbn.Listener, says: bytes = b"") -> socket.socket:
+def stranger(listener: fhbn.Listener, sent: bytes = b"") -> socket.socket:
     host, port = listener.address.split(":")
     connection = socket.create_connection((host, int(port)))
-    connection.sendall(says)
+    connection.sendall(sent)
     return connection
 
 
@@ -108,8 +108,8 @@ def test_silent_peers_do_not_block_others(
     monkeypatch.setattr("lamina.fhbn.link._GREETING_S", 1.0)
     whole = greeting() + bytes(31)
     with ExitStack() as strangers:
-        for says in (b"", whole[:7], whole[:48], whole) * 10:
-            strangers.enter_context(stranger(listener, says))
+        for sent in (b"", whole[:7], whole[:48], whole) * 10:
+            strangers.enter_context(stranger(listener, sent))
         start = time.monotonic()
         ours, theirs = meet("worker", 60)
         # One after the other they would take 40 s.

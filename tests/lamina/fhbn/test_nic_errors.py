@@ -85,7 +85,7 @@ def test_a_write_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("act", "whose", "sender_hears", "receiver_hears"),
+    ("act", "failing", "at_sender", "at_receiver"),
     [
         ("fail", "sender", HAS_FAILED, NO_ANSWER),
         ("fail", "receiver", NO_ANSWER, HAS_FAILED),
@@ -95,7 +95,12 @@ def test_a_write_is_refused(
     ids=["the sender's", "the receiver's", "the sender's cable", "the receiver's cable"],
 )
 def test_a_queue_pair_fails(
-    ends: Open, writers: dict[str, SoftWriter], act: str, whose: str, sender_hears: str, receiver_hears: str
+    ends: Open,
+    writers: dict[str, SoftWriter],
+    act: str,
+    failing: str,
+    at_sender: str,
+    at_receiver: str,
 ) -> None:
     """Of a softnic; of a device, tests/rdma has it. Who only waits hears of it too."""
     sender, receiver = ends("softnic")
@@ -105,18 +110,18 @@ def test_a_queue_pair_fails(
     end = time.monotonic() + 30
     while sender.consumed != 1:  # until then the receiver's queue pair has something to do
         assert time.monotonic() < end
-    getattr(writers[whose], act)()
+    getattr(writers[failing], act)()
     messages: list[tuple[Call, str]] = [
-        (lambda: fill(sender), sender_hears),
-        (lambda: receiver.recv(30), receiver_hears),
+        (lambda: fill(sender), at_sender),
+        (lambda: receiver.recv(30), at_receiver),
     ]
-    for call, sentence in messages if whose == "sender" else reversed(messages):
+    for call, sentence in messages if failing == "sender" else reversed(messages):
         expect_error(call, sentence)
     sender.close()
     expect_goes_on(ends, "softnic", receiver)
 
 
-def test_a_sender_that_waits_for_a_slot_hears_of_it(ends: Open, writers: dict[str, SoftWriter]) -> None:
+def test_a_sender_that_waits_for_a_slot_notices_it(ends: Open, writers: dict[str, SoftWriter]) -> None:
     sender, receiver = ends("softnic", slots=1)
     sender.send(b"x")
     assert receiver.ready(30)

@@ -93,13 +93,13 @@ class FakeEnd:
         self.closed = True
 
 
-@pytest.mark.parametrize("says", [{"opened": False}, {"opened": 1}, {}, {"refused": "no room"}, None])
-def test_an_end_whose_peer_has_none_is_closed(links: Links, says: dict[str, Any] | None) -> None:
+@pytest.mark.parametrize("message", [{"opened": False}, {"opened": 1}, {}, {"refused": "no room"}, None])
+def test_an_end_whose_peer_has_none_is_closed(links: Links, message: dict[str, Any] | None) -> None:
     ours, theirs = links
-    if says is None:
+    if message is None:
         theirs.close()
     else:
-        theirs.control.send_message(says, soon())
+        theirs.control.send_message(message, soon())
     end = FakeEnd()
     with pytest.raises(fhbn.ChannelError):
         ours._both(end, soon())

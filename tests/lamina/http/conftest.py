@@ -160,13 +160,13 @@ class Server:
         made.connect((self.host, self.port))
         return made
 
-    def asking(self, body: Any, receive_bytes: int | None = None) -> socket.socket:
+    def open_request(self, body: Any, receive_bytes: int | None = None) -> socket.socket:
         """A connection with a request on it."""
         made = self.connect(receive_bytes)
         made.sendall(posted(body))
         return made
 
-    def say(self, raw: bytes) -> Response:
+    def send_raw(self, raw: bytes) -> Response:
         """Send bytes as they are, and hear the answer."""
         with self.connect() as connection:
             connection.sendall(raw)
@@ -190,7 +190,7 @@ class Server:
 
         for _ in range(400):
             requested.clear()
-            self.driver.ask(look)
+            self.driver.schedule_call(look)
             assert requested.wait(30)
             if free[-1] and self.driver.waiting == 0 and self.service.answered == 0:
                 return True
@@ -236,7 +236,7 @@ def stored(driver: Driver) -> Iterator[None]:
         begun.set()
         assert let_go.wait(60)
 
-    driver.ask(hold)
+    driver.schedule_call(hold)
     assert begun.wait(60)
     try:
         yield

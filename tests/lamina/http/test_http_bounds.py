@@ -150,13 +150,13 @@ def test_all_answers_have_room_together(
 def test_an_answer_counts_until_it_is_read(serve: Any, wire: Any) -> None:
     body = SHORT | {"prompt": [[5, 6]] * 4, "n": 16, "max_tokens": 60, "logprobs": 20}
     with serve(send_bytes=4096) as running:
-        with running.asking(body, receive_bytes=4096) as connection:
+        with running.open_request(body, receive_bytes=4096) as connection:
             wire.until(lambda: running.service.unread)
             assert running.settled()
             assert running.service.unread == 4 * 16 * 60 * 22
             assert len(wire.received(connection).body) > 1_000_000
             wire.until(lambda: running.service.unread == 0)
-        with running.asking(body, receive_bytes=4096):
+        with running.open_request(body, receive_bytes=4096):
             wire.until(lambda: running.service.unread)
             assert running.settled()
             assert running.service.unread
@@ -265,7 +265,7 @@ def test_text_of_disconnected_clients_is_not_tokenized(
     let_go = threading.Event()
     busy = [server.service.threads.submit(let_go.wait, 60) for _ in range(2)]
     try:
-        with server.asking({"prompt": "a b " * 1000}):
+        with server.open_request({"prompt": "a b " * 1000}):
             wire.until(lambda: server.service.answered == 1)
         wire.until(lambda: server.service.answered == 0)
     finally:

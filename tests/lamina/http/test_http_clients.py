@@ -32,7 +32,7 @@ def events(data: bytes) -> list[dict[str, Any]]:
 )
 def test_a_client_that_leaves_is_served_no_more(server: Any, more: dict[str, Any], wire: Any) -> None:
     before = server.service.meter._ends["cancelled"]
-    with server.asking(LONG | more) as connection:
+    with server.open_request(LONG | more) as connection:
         if more["stream"]:
             assert b"data: " in connection.recv(65536) + connection.recv(65536)
         else:
@@ -60,7 +60,7 @@ def test_a_client_that_does_not_read_is_hung_up_on(
     monkeypatch.setattr("lamina.http.answering.MOST_UNSENT", most_unsent)
     body = LONG | {"stream": True, "n": 8, "logprobs": 20, "return_token_ids": True}
     with serve(engine={"kv_tokens": 8192}, client_s=client_s, send_bytes=4096) as server:
-        with server.asking(body, receive_bytes=4096) as connection:
+        with server.open_request(body, receive_bytes=4096) as connection:
             data = connection.recv(1)
             wire.until(lambda: not server.service.sending)
             assert server.settled()
@@ -75,7 +75,7 @@ def test_a_client_that_does_not_read_is_hung_up_on(
 def test_draining_lets_answers_end_and_takes_no_more(serve: Any, wire: Any) -> None:
     with serve(drain_s=60) as server:
         saved = server.connect()
-        with server.asking(LONG | {"stream": True, "max_tokens": 500}) as connection:
+        with server.open_request(LONG | {"stream": True, "max_tokens": 500}) as connection:
             data = connection.recv(65536)
             server.stop()
             wire.until(lambda: server.service.draining)
@@ -96,7 +96,7 @@ def test_requests_unfinished_after_draining_fail(serve: Any, wire: Any) -> None:
     with serve() as server:
         answers: list[tuple[int, Any]] = []
         thread = threading.Thread(target=lambda: answers.append(server.post(LONG | {"max_tokens": 500})))
-        with server.asking(LONG | {"stream": True, "max_tokens": 500}) as connection:
+        with server.open_request(LONG | {"stream": True, "max_tokens": 500}) as connection:
             data = connection.recv(65536)
             thread.start()
             wire.until(lambda: min(server.service.answered, server.driver.running) >= 2)
@@ -112,7 +112,7 @@ def test_requests_unfinished_after_draining_fail(serve: Any, wire: Any) -> None:
 
 
 def test_a_second_signal_ends_at_once(serve: Any, wire: Any, caplog: pytest.LogCaptureFixture) -> None:
-    with serve(drain_s=3600) as server, server.asking(LONG | {"max_tokens": 500}) as connection:
+    with serve(drain_s=3600) as server, server.open_request(LONG | {"max_tokens": 500}) as connection:
         wire.until(lambda: server.driver.running)
         with wire.stored(server.driver):
             server.stop()
@@ -126,9 +126,9 @@ def test_a_second_signal_ends_at_once(serve: Any, wire: Any, caplog: pytest.LogC
 
 def test_an_engine_that_fails_ends_the_server(serve: Any) -> None:
     with serve() as server:
-        with server.asking(LONG | {"stream": True, "max_tokens": 500}) as connection:
+        with server.open_request(LONG | {"stream": True, "max_tokens": 500}) as connection:
             data = connection.recv(65536)
-            server.driver.ask(server.engine.close)
+            server.driver.schedule_call(server.engine.close)
             while more := connection.recv(65536):
                 data += more
         last = events(data)[-1]

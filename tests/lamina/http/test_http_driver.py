@@ -74,9 +74,7 @@ def ticket(length: int = 3, **sampling: Any) -> Ticket:
     return Ticket(list(range(1, length + 1)), Sampling(**requested))
 
 
-def test_tells_the_tokens_that_the_engine_makes(
-    driver: Driver, listener: Listener, make_engine: Make
-) -> None:
+def test_tokens_are_those_of_the_engine(driver: Driver, listener: Listener, make_engine: Make) -> None:
     tickets = [ticket(), ticket(2, n=3), ticket(5, max_tokens=4)]
     driver.submit(tickets)
     listener.until(lambda: len(listener.ended) == 3)
@@ -91,7 +89,7 @@ def test_tells_the_tokens_that_the_engine_makes(
     assert listener.taken == set(tickets)
 
 
-def test_tells_of_samples_as_they_end(driver: Driver, listener: Listener, make_engine: Make) -> None:
+def test_samples_are_reported_as_they_end(driver: Driver, listener: Listener, make_engine: Make) -> None:
     one = ticket(n=2, max_tokens=30, logprobs=1)
     plain = make_engine().generate([one.prompt], one.sampling)[0].completions
     # A token that only one of the two makes, early on.
@@ -170,7 +168,7 @@ def test_a_failed_engine_fails_all_requests(make_engine: Make, listener: Listene
     one = ticket(max_tokens=400)
     driver.submit([one])
     listener.until(lambda: one in listener.tokens)
-    driver.ask(engine.close)
+    driver.schedule_call(engine.close)
     assert failed.wait(60)
     listener.until(lambda: one in listener.ended)
     assert "the engine has failed: the engine was closed" in (listener.ended[one].error or "")

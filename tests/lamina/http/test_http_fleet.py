@@ -36,8 +36,8 @@ def test_an_engine_that_is_lost_ends_no_stream(serve: Any, make_engine: Any) -> 
             reported = server.call("POST", "/v1/completions", REQUEST | {"stream": True, "seed": seed})
             lines = [line for line in reported.body.split(b"\n") if line.startswith(b"data: {")]
             tokens = [token for line in lines for token in json.loads(line[6:])["choices"][0]["token_ids"]]
-            ask = Sampling(max_tokens=20, temperature=1.0, ignore_eos=True, seed=seed)
-            assert tuple(tokens) == plain.generate([[3, 4, 5]], ask)[0].completions[0].tokens
+            sampling = Sampling(max_tokens=20, temperature=1.0, ignore_eos=True, seed=seed)
+            assert tuple(tokens) == plain.generate([[3, 4, 5]], sampling)[0].completions[0].tokens
         assert json.loads(server.call("GET", "/health").body)["instances"] == ["lost", "open"]
         metrics = server.call("GET", "/metrics").body.decode()
         assert 'lamina_instances{state="open"} 1.0' in metrics

@@ -55,8 +55,10 @@ def test_a_hanging_engine_is_unhealthy_until_it_continues(
     assert running.call("GET", "/health").status == 200
     eventually(lambda: age_s(running) == 0)
     answers: list[Any] = []
-    asking = threading.Thread(target=lambda: answers.append(running.call("POST", "/v1/completions", REQUEST)))
-    asking.start()
+    request = threading.Thread(
+        target=lambda: answers.append(running.call("POST", "/v1/completions", REQUEST))
+    )
+    request.start()
     eventually(lambda: running.call("GET", "/health").status == 503)
     error = running.call("GET", "/health").error(503)
     assert error["code"] == "silent"
@@ -68,7 +70,7 @@ def test_a_hanging_engine_is_unhealthy_until_it_continues(
     running.service.engine.core.advanced_s = 0.0
     assert running.call("GET", "/health").status == 503
     let_go.set()
-    asking.join(DEADLINE_S)
+    request.join(DEADLINE_S)
     assert answers[0].status == 200
     eventually(lambda: age_s(running) == 0)
     assert running.call("GET", "/health").status == 200
@@ -82,6 +84,6 @@ def test_an_engine_whose_thread_has_ended_is_not_healthy(serve: Any) -> None:
         def leave() -> None:
             raise SystemExit
 
-        driver.ask(leave)
+        driver.schedule_call(leave)
         eventually(lambda: bool(driver.ended))
         assert running.call("GET", "/health").error(503)["code"] == "silent"

@@ -126,11 +126,11 @@ def test_a_large_body_is_refused_by_its_length(strict: Any, wire: Any) -> None:
 def test_too_many_waiting(strict: Any, wire: Any) -> None:
     statuses = []
 
-    def ask() -> None:
+    def send() -> None:
         statuses.append(strict.call("POST", "/v1/completions", SHORT, authorised()).status)
 
     with wire.stored(strict.driver):
-        threads = [threading.Thread(target=ask) for _ in range(4)]
+        threads = [threading.Thread(target=send) for _ in range(4)]
         for thread in threads:
             thread.start()
         wire.until(lambda: strict.driver.waiting >= 4)
@@ -182,7 +182,7 @@ def test_clients_that_do_not_read_are_disconnected(serve: Any, wire: Any, then: 
 
 def test_a_length_of_thousands_of_digits_is_a_number(hurried: Any) -> None:
     head = b"GET /health HTTP/1.1\r\nhost: localhost\r\ncontent-length: " + b"0" * 5000
-    assert hurried.say(head + b"\r\n\r\n").status == 200
+    assert hurried.send_raw(head + b"\r\n\r\n").status == 200
 
 
 def test_too_many_connections(few: Any, wire: Any) -> None:

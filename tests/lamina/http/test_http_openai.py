@@ -76,10 +76,10 @@ def test_completes_as_the_engine_does(
 
 def test_streamed_and_complete_answers_are_equal(complete: Any) -> None:
     body = {"return_token_ids": True, "ignore_eos": True}
-    ask = partial(complete, max_tokens=40, temperature=1.0, seed=5, logprobs=2, extra_body=body)
-    whole = ask()
+    create = partial(complete, max_tokens=40, temperature=1.0, seed=5, logprobs=2, extra_body=body)
+    whole = create()
     options = {"include_usage": True, "continuous_usage_stats": True}
-    chunks = list(ask(stream=True, stream_options=options))
+    chunks = list(create(stream=True, stream_options=options))
     *pieces, last = chunks
     assert last.choices == []
     assert last.usage == whole.usage
@@ -98,7 +98,7 @@ def test_streamed_and_complete_answers_are_equal(complete: Any) -> None:
         assert messages == getattr(whole.choices[0].logprobs, name)
 
 
-def test_tells_log_probabilities(complete: Any, reference: Any, tokenizer: Any) -> None:
+def test_log_probabilities_are_reported(complete: Any, reference: Any, tokenizer: Any) -> None:
     reported = complete(max_tokens=6, temperature=0, logprobs=3)
     (expected,) = reference(PROMPT, max_tokens=6, logprobs=3)
     logprobs = reported.choices[0].logprobs
@@ -118,10 +118,10 @@ def test_makes_several_choices_of_several_prompts(
     complete: Any, reference: Any, tokenizer: Any, prompts: list[Any]
 ) -> None:
     requested = {"max_tokens": 8, "temperature": 1.0, "seed": 3, "n": 2}
-    ask = partial(
+    create = partial(
         complete, prompt=prompts, extra_body={"return_token_ids": True, "ignore_eos": True}, **requested
     )
-    reported = ask()
+    reported = create()
     assert [choice.index for choice in reported.choices] == [0, 1, 2, 3]
     for place, prompt in enumerate(prompts):
         expected = reference(prompt, ignore_eos=True, **requested)
@@ -132,7 +132,7 @@ def test_makes_several_choices_of_several_prompts(
             assert extra["prompt_token_ids"] == ids
     assert reported.usage.completion_tokens == 32
     streamed: dict[int, list[int]] = {0: [], 1: [], 2: [], 3: []}
-    for chunk in ask(stream=True):
+    for chunk in create(stream=True):
         (choice,) = chunk.choices
         streamed[choice.index] += choice.model_extra["token_ids"]
     assert list(streamed.values()) == [choice.model_extra["token_ids"] for choice in reported.choices]
@@ -140,19 +140,19 @@ def test_makes_several_choices_of_several_prompts(
 
 def test_stops_at_a_string(complete: Any, server: Any) -> None:
     body = {"ignore_eos": True}
-    ask = partial(complete, temperature=1.0, seed=21, max_tokens=60, extra_body=body)
-    whole = ask().choices[0].text
+    create = partial(complete, temperature=1.0, seed=21, max_tokens=60, extra_body=body)
+    whole = create().choices[0].text
     before, stop = server.service.meter._ends["stop"], whole[20:23]
     assert whole.index(stop) == 20, "the test needs text that does not repeat itself there"
-    reported = ask(stop=["never seen", stop])
+    reported = create(stop=["never seen", stop])
     assert reported.choices[0].text == whole[:20]
     assert reported.choices[0].finish_reason == "stop"
     assert reported.choices[0].model_extra["stop_reason"] == stop
     assert reported.usage.completion_tokens < 60
-    chunks = list(ask(stop=[stop], stream=True))
+    chunks = list(create(stop=[stop], stream=True))
     assert "".join(chunk.choices[0].text for chunk in chunks) == whole[:20]
     assert chunks[-1].choices[0].finish_reason == "stop"
-    reported = ask(stop=stop, extra_body=body | {"include_stop_str_in_output": True})
+    reported = create(stop=stop, extra_body=body | {"include_stop_str_in_output": True})
     assert reported.choices[0].text == whole[:20] + stop
     assert server.settled()
     assert server.service.meter._ends["stop"] == before + 3
@@ -187,9 +187,9 @@ def test_chats(chat: Any, reference: Any, tokenizer: Any) -> None:
 
 
 def test_streams_a_chat(chat: Any) -> None:
-    ask = partial(chat, max_tokens=20, temperature=1.0, seed=2, n=2, extra_body={"ignore_eos": True})
-    whole = ask()
-    chunks = list(ask(stream=True, stream_options={"include_usage": True}))
+    create = partial(chat, max_tokens=20, temperature=1.0, seed=2, n=2, extra_body={"ignore_eos": True})
+    whole = create()
+    chunks = list(create(stream=True, stream_options={"include_usage": True}))
     assert chunks[-1].usage == whole.usage
     for index in (0, 1):
         own = [choice for chunk in chunks for choice in chunk.choices if choice.index == index]
@@ -203,11 +203,11 @@ def test_a_chat_that_does_not_say_is_not_cut_short_early(chat: Any, server: Any)
 
 
 def test_an_answer_can_be_sent_back(chat: Any) -> None:
-    ask = partial(chat, max_tokens=4, temperature=0)
-    message = ask().choices[0].message
+    create = partial(chat, max_tokens=4, temperature=0)
+    message = create().choices[0].message
     requested = {"role": "user", "content": "and then?"}
     text = {"role": "assistant", "content": message.content, "annotations": [], "tool_calls": None}
-    reported, again = (ask(messages=[*MESSAGES, answer, requested]) for answer in (message, text))
+    reported, again = (create(messages=[*MESSAGES, answer, requested]) for answer in (message, text))
     assert again.choices[0].message.content == reported.choices[0].message.content
 
 

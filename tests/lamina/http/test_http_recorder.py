@@ -103,7 +103,7 @@ def test_a_server_with_the_same_journal_goes_on(serve: Any, tmp_path: Path, wire
         whole = server.post({**plain, "stream": False, "stream_options": None})[1]["choices"][0]["token_ids"]
         first = read(server, body, 5) if body["stream"] else None
         if first is None:
-            with server.asking(body):
+            with server.open_request(body):
                 wire.until(lambda: any(one.tokens for one in server.service.recorder._recordings.values()))
         (recording,) = server.service.recorder._recordings.values()
     assert recording.tokens  # and not all, unless this thread has waited long for a core
@@ -159,6 +159,20 @@ def test_what_no_client_comes_back_for_is_paused(serve: Any, tmp_path: Path, wir
         assert first.tokens + rest.tokens == read(server, BODY | {"seed": 5, "max_tokens": 400}).tokens
 
 
+def test_prompts_of_absent_clients_are_bounded(
+    serve: Any, tmp_path: Path, wire: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that leaves its prompts behind is no way around the limit of all bodies together."""
+    monkeypatch.setattr(recorder, "MOST_ABSENT", 50)
+    monkeypatch.setattr(recorder, "MOST_TOKENS", 0)
+    body = BODY | {"prompt": [3] * 60, "seed": 5, "max_tokens": 400, "request_id": "a"}
+    with journal(tmp_path / "one") as requests, serve(requests=requests, client_s=1000) as server:
+        read(server, body, 3)
+        wire.until(lambda: not server.service.recorder._recordings)
+        assert server.settled()
+        server.require_sound()
+
+
 def test_what_is_refused(serve: Any, tmp_path: Path) -> None:
     def refused(body: Any, last: str | None = None, key: str = "one") -> tuple[int, str]:
         headers = {"authorization": f"Bearer {key}"} | ({"last-event-id": last} if last else {})
@@ -172,6 +186,7 @@ def test_what_is_refused(serve: Any, tmp_path: Path) -> None:
         assert refused(body | {"prompt": [3, 4, 6]}) == (409, "request_id_conflict")
         assert refused(body, str(TOKENS + 1)) == (409, "last_event_unknown")
         assert refused(body, "a") == (400, "last_event")
+        assert refused(body | {"request_id": "b", "prompt": [2**32]}) == (400, "less_than")
         assert refused(body | {"request_id": "b"}, "3") == (404, "stream_unknown")
         assert refused(body | {"n": 2}, "3") == (404, "stream_unknown")
     with journal(tmp_path / "one") as requests, serve(requests=requests, api_key="two") as server:

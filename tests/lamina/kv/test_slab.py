@@ -30,10 +30,10 @@ def test_a_full_slab_reports_sizes_and_changes_nothing() -> None:
     slab = Slab(10)
     slab.allocate(1, 4)
     slab.allocate(2, 4)
-    with pytest.raises(SlabFullError, match=r"^asked for 3 slots, but only 2 of 10 are free$"):
+    with pytest.raises(SlabFullError, match=r"^3 slots were requested, but only 2 of 10 are free$"):
         slab.allocate(3, 3)
     assert 3 not in slab
-    with pytest.raises(SlabFullError, match="asked for 4 slots"):
+    with pytest.raises(SlabFullError, match="4 slots were requested"):
         slab.extend(ids(1, 2), 2)
     assert slab.length(1) == slab.length(2) == 4
     assert slab.extend(ids(1, 2)).tolist() == [8, 9]

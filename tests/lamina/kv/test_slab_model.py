@@ -98,7 +98,7 @@ class Model:
         return sum(slot in slots for slots in self.lists.values())
 
 
-class SlabBesideModel(RuleBasedStateMachine):
+class SlabAgainstModel(RuleBasedStateMachine):
     sight = Sight()
 
     def __init__(self) -> None:
@@ -193,16 +193,16 @@ class SlabBesideModel(RuleBasedStateMachine):
             assert view.tolist() == then
 
 
-class Windowed(SlabBesideModel):
+class Windowed(SlabAgainstModel):
     sight = Sight(window=5)
 
 
-class Chunked(SlabBesideModel):
+class Chunked(SlabAgainstModel):
     sight = Sight(chunk=4)
 
 
-for machine, examples in {SlabBesideModel: 60, Windowed: 40, Chunked: 40}.items():
+for machine, examples in {SlabAgainstModel: 60, Windowed: 40, Chunked: 40}.items():
     machine.TestCase.settings = settings(max_examples=examples, stateful_step_count=25, deadline=None)
-TestSlabBesideModel, TestWindowed, TestChunked = (
-    each.TestCase for each in (SlabBesideModel, Windowed, Chunked)
+TestSlabAgainstModel, TestWindowed, TestChunked = (
+    each.TestCase for each in (SlabAgainstModel, Windowed, Chunked)
 )

@@ -141,9 +141,9 @@ def test_any_piece_lost_in_the_middle_is_missed(cluster: Cluster, data: st.DataO
     result = check_schedule(without(records, row), cluster.schedule)
     batch, cycle, worker = int(records.batch[row]), int(records.cycle[row]), int(records.worker[row])
     attends = records.replica_of[worker] < 0
-    whose = records.workers[worker] if attends else "model workers"
+    name = records.workers[worker] if attends else "model workers"
     expected = cluster.schedule.slices - 1 if attends else cluster.schedule.slices * cluster.ranks
-    lost = f"in cycle {cycle} the {whose} did {expected - 1} pieces of work for batch {batch}, not {expected}"
+    lost = f"in cycle {cycle} the {name} did {expected - 1} pieces of work for batch {batch}, not {expected}"
     # An attention worker may have none of a batch's requests, and so no piece of it.
     assert result == ([lost] if expected > 1 else [])
 

@@ -63,7 +63,7 @@ class World:
         return self.made_up
 
     def swap(self, batch: int) -> None:
-        """The beams of one family go on with each other's KV, as a search decides."""
+        """The beams of one family continue each other's KV, as a search decides."""
         families = sorted({each.family for each in self.batches[batch]})
         if not families:
             return

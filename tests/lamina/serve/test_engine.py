@@ -170,9 +170,9 @@ def test_cancelling_at_every_stage(model: Any) -> None:
             assert (done[0].score is not None) == (number == searching)
     assert engine.idle
     assert engine.core.arena.used == 0
-    for ask in (engine.cancel, engine.result, lambda number: next(engine.stream(number))):
+    for call in (engine.cancel, engine.result, lambda number: next(engine.stream(number))):
         with pytest.raises(KeyError, match="no request 99 is here: it never existed"):
-            ask(99)
+            call(99)
 
 
 def test_cancelling_an_ended_request_changes_nothing(model: Any) -> None:

@@ -32,7 +32,9 @@ LOAD = [
     )
     for i in range(18)
 ]
-SEEDED = [(prompt, ask) for prompt, ask in LOAD if ask.temperature == 0 or ask.seed is not None]
+SEEDED = [
+    (prompt, sampling) for prompt, sampling in LOAD if sampling.temperature == 0 or sampling.seed is not None
+]
 DEADLINE_S = 60
 
 
@@ -152,10 +154,10 @@ def test_one_that_is_drained_loses_nothing(*, finish: bool, fleet: Make, expecte
 
 
 def test_a_stream_has_each_token_once_across_engine_loss(fleet: Make, expected_tokens: Any) -> None:
-    for place, (prompt, ask) in enumerate(SEEDED[:5]):
+    for place, (prompt, sampling) in enumerate(SEEDED[:5]):
         two = fleet()
         breaks(two, 0, 3)
-        number = two.submit(prompt, ask)
+        number = two.submit(prompt, sampling)
         got: dict[int, list[int]] = {}
         for piece in two.stream(number):
             got.setdefault(piece.sample, []).extend(piece.tokens)
@@ -232,8 +234,11 @@ def test_all_engines_make_progress_at_once(fleet: Make) -> None:
             return step()
 
         each.engine.step = stepping  # type: ignore[method-assign]
-    ask = Sampling(max_tokens=5, ignore_eos=True)
-    assert [len(result.completions[0].tokens) for result in two.generate([[1, 2], [3, 4]], ask)] == [5, 5]
+    sampling = Sampling(max_tokens=5, ignore_eos=True)
+    assert [len(result.completions[0].tokens) for result in two.generate([[1, 2], [3, 4]], sampling)] == [
+        5,
+        5,
+    ]
 
 
 def test_a_global_queue_gives_an_engine_no_more_than_it_has_room_for(fleet: Make) -> None:
@@ -249,8 +254,8 @@ def test_a_global_queue_gives_an_engine_no_more_than_it_has_room_for(fleet: Make
 
 def test_cancelled_wherever_it_is(fleet: Make) -> None:
     two = fleet(queue="global", engine={"max_sequences": 1})
-    ask = Sampling(max_tokens=30, ignore_eos=True)
-    running, also, waiting = (two.submit([1, 2 + i], ask) for i in range(3))
+    sampling = Sampling(max_tokens=30, ignore_eos=True)
+    running, also, waiting = (two.submit([1, 2 + i], sampling) for i in range(3))
     while len(two.made(running)) < 4:
         two.step()
     two.cancel(waiting)
@@ -319,9 +324,9 @@ def test_a_prompt_goes_to_the_engine_with_its_prefix(fleet: Make) -> None:
 
 def test_refused_requests_leave_nothing(fleet: Make, model: Any) -> None:
     two = fleet(engine={"kv_tokens": 40})
-    for prompt, ask in (([], Sampling()), ([1], Sampling(max_tokens=60)), ([1], Sampling(n=9))):
+    for prompt, sampling in (([], Sampling()), ([1], Sampling(max_tokens=60)), ([1], Sampling(n=9))):
         with pytest.raises(RequestError):
-            two.submit(prompt, ask)
+            two.submit(prompt, sampling)
     assert two.idle
     for code, make in (
         ("fleet-empty", lambda: Fleet([])),

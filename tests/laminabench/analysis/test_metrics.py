@@ -346,7 +346,7 @@ def test_values_too_large_to_pack_are_ordered_all_the_same() -> None:
 def test_a_deployment_is_rated_for_the_sum_of_its_devices() -> None:
     deployment = parse_deployment("2xh100+4xh20")
     assert deployment.power_w == 2 * 700 + 4 * 400
-    assert deployment.describe()["power_w"] == deployment.power_w
+    assert deployment.describe().power_w == deployment.power_w
     assert parse_deployment("4xtpu-v6e").power_w is None
     assert parse_deployment("2xh100+4xtpu-v6e").power_w is None
 

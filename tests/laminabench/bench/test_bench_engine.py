@@ -90,7 +90,7 @@ def test_layouts_take_turns(facts: Facts) -> None:
     assert result["bookkeeping_met"] == (result["bookkeeping_s"]["median"] <= 0.5e-3)
 
 
-def test_experts_are_split_and_dealt_out_in_turns(facts: Facts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_experts_are_split_and_distributed_in_turns(facts: Facts, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "moe_intermediate_size": 32}
     small = transformers.Qwen3MoeConfig(**moe_config().to_dict() | sizes | {"vocab_size": 100})
     monkeypatch.setattr(engine_compare, "moe_config", lambda: small)

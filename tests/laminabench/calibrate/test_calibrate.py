@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from laminabench import calibrate
-from laminabench.calibrate import terms, workers
+from laminabench.calibrate import front_end, terms, workers
 from laminabench.catalog.cost_file import load_costs
 from laminabench.cli.main import run
 
@@ -34,6 +34,9 @@ def command(
     canned = {("trip", 1): [1e-5] * 3, ("trip", 4): [2e-5] * 3}
     canned |= {("boundary", 1): [1e-4] * 3, ("boundary", 4): [1e-4] * 3}
     monkeypatch.setattr(workers, "measure", lambda *_: canned)
+    kinds = ("taken in", "begun", "out", "between steps")
+    served = {(kind, size): [1e-3 * size] * 3 for kind in kinds for size in (1, 4)}
+    monkeypatch.setattr(front_end, "measure", lambda *_: served)
 
     def call(*words: str) -> tuple[object, dict[str, Any]]:
         with pytest.raises(SystemExit) as ended:
@@ -58,6 +61,8 @@ def test_a_set_is_written_that_replays_take(
     assert points["attention of prompts"] == (2 * 3, 3)
     costs = load_costs("set.toml")
     assert set(costs.devices) == {"my-core"}
+    assert CORES < 2 or (costs.server and costs.server.out_s) == pytest.approx(2.5e-3)
+    assert CORES < 2 or result["server"]["out_s"] == pytest.approx(2.5e-3)
     assert CORES < 2 or costs.networks["shm"].rtt_s == pytest.approx(1e-5 - 1e-5 / 3, rel=1e-3)
     monkeypatch.setenv("LAMINABENCH_HOME", str(tmp_path / "home"))
     words = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -135,3 +136,24 @@ def test_what_was_unsteady_says_so(tmp_path: Path) -> None:
     drifting = repeats()
     drifting.drifts[Model.name] = [0.2, 0.3, 0.0]
     assert unstable(drifting) == {*matrices, "norm", "activation", "rotary"}
+
+
+def test_a_server_takes_requests_in_one_after_the_other(tmp_path: Path) -> None:
+    """In 2 ms, 0.5 ms for each request, 0.3 ms until its step begins; out 4 ms."""
+    served: dict[Point, list[float]] = {}
+    for size in (1, 4, 16):
+        taken_in = 2e-3 + 0.5e-3 * (size + 1) / 2
+        served["taken in", size] = [taken_in] * 3
+        served["begun", size] = [taken_in + 0.3e-3] * 3
+        served["out", size] = [4e-3] * 3
+        served["between steps", size] = [1e-4 + 2e-5 * size] * 3
+    costs = cost_set(replace(made(), served=served))
+    write_costs(costs, tmp_path / "set.toml")
+    server = load_costs(str(tmp_path / "set.toml")).server
+    assert server is not None
+    assert (server.request_in_s, server.request_serial_s, server.out_s) == pytest.approx(
+        (2.3e-3, 0.5e-3, 4e-3)
+    )
+    assert (server.per_step_s, server.per_request_s) == pytest.approx((1e-4, 2e-5))
+    assert (server.origin.kind, server.origin.samples) == ("measured", 12)
+    assert cost_set(made()).server is None

@@ -442,7 +442,7 @@ def test_terms_are_looked_up_and_what_is_lacking_is_named():
     assert costs.prompt_attention_cost(h100, 64, window=128).overhead_s == 9e-6
     assert costs.prompt_attention_cost(h100) is costs.prompt_attention["h100"]
     assert costs.collective_cost(h100, "alltoall", 4) is costs.collectives["h100", "alltoall", 8]
-    assert costs.dispatch_cost(h100, "combine", 8).latency_s == 2e-5
+    assert costs.dispatch_cost(h100, "combine", 64).latency_s == 2e-5
     assert costs.expert_cost(h20, "fp8_block").per_expert_s == 8.5e-8
     with pytest.raises(UserError, match="it has fp8_block"):
         costs.expert_cost(h100, "bf16")
@@ -484,7 +484,7 @@ def test_the_set_of_vllm_0_24_has_experts_and_latent_kv_of(on):
     window, whole = (costs.measured.lines[LinesKey(on, 8, 1, 64, "bf16", each)] for each in (128, 0))
     assert float(window.seconds(32 * 128, 32)) < float(whole.seconds(32 * 8192, 32))
     assert 5e-6 < costs.collective_cost(result, "all_gather", 8).latency_s < 3e-5
-    assert costs.dispatch_cost(result, "combine").per_byte_s > 0
+    assert costs.dispatch_cost(result, "combine", 8).per_byte_s > 0
 
 
 def test_the_set_of_vllm_0_24_says_where_everything_is_from():

@@ -185,7 +185,7 @@ def test_a_core_of_this_machine_has_no_price_until_one_is_given():
         result = parse_deployment(text)
         assert result.usd_per_hour is None
         assert result.price_note == ""
-        assert result.describe()["devices"][-1]["price"] is None
+        assert result.describe().devices[-1].price is None
     priced_devices = priced(load_devices(), {"cpu": 0.05})
     assert parse_deployment("1xcpu+2xcpu", priced_devices).usd_per_hour == pytest.approx(0.15)
     assert bought(load_devices(), Amortisation())["cpu"].price is None
@@ -235,7 +235,7 @@ def test_numbers_of_one_s_own(text, rtt_s, bytes_per_s):
 
 
 DEPLOYMENT = "deployment-(too-many-parts|unreadable|bad-count)"
-NO_VALUES = ("h100", "h100=", "=3", "h100=cheap", "h100=-1", "h100=nan", "h100=inf")
+NO_VALUES = ("h100", "h100=", "=3", "h100=cheap", "h100=-1", "h100=nan", "h100=inf", "h100=1e13")
 NO_DEPLOYMENTS = ("", "2xh100+", "0xh100", "5000xh100", "h100+h20+h20", "2 h100", "-1xh100")
 NO_NETWORKS = ("fhbm", "40us", "40us,0GB/s", "1.2.3us,4GB/s", "40us,42", "")
 

@@ -71,16 +71,16 @@ def test_mixtures_of_experts_have_the_parameters_of_their_cards(name, billion, a
     assert active * 0.97 <= (shape.active_parameters - without) / 1e9 <= active * 1.07 + embedding / 1e9
 
 
-def test_experts_are_split_or_dealt_out():
+def test_experts_are_split_or_distributed():
     deepseek = model("deepseek-v3")
     whole = deepseek.weights().experts
     assert whole == 58 * 256 * 3 * 7168 * 2048
-    dealt = deepseek.weight_bytes_per_worker(Layout(1, dp=8, ep=8))
+    distributed = deepseek.weight_bytes_per_worker(Layout(1, dp=8, ep=8))
     split = deepseek.weight_bytes_per_worker(8)
     # What differs is attention, dense layers, shared experts and embeddings, which data parallelism copies.
     assert split == deepseek.weight_bytes_per_worker(Layout(8, ep=8))
     rest = deepseek.weight_bytes - whole - split + whole / 8
-    assert dealt == pytest.approx(whole / 8 + deepseek.weight_bytes - whole)
+    assert distributed == pytest.approx(whole / 8 + deepseek.weight_bytes - whole)
     assert 0.8 * 7 / 8 < rest / (deepseek.weight_bytes - whole) < 7 / 8
 
 

@@ -32,7 +32,7 @@ def test_what_is_no_layout_of_eight_devices_is_refused(text):
         parse_layout(text, 8)
 
 
-def test_experts_are_split_over_what_they_are_not_dealt_out_over():
+def test_experts_are_split_over_ranks_that_share_them():
     assert Layout(8, ep=8).expert_tp == 1
     assert Layout(8).expert_tp == 8
     assert Layout(4, 2, 2).expert_tp == 4

@@ -189,6 +189,9 @@ def test_lines_between_two_numbers_of_requests_and_beyond_the_last():
         ("\nheads = 32", "", "costs-file-incomplete"),
         ('axes = ["1 2 4', 'axes = ["1 2', "costs-file-incomplete"),
         ('values = """\n', 'values = """\n-', "costs-not-a-number"),
+        ("\nerrors_percent = {", "\nerrors_percent = 7 #", "costs-file-incomplete"),
+        ("\nsource = ", "\nsource = 7 #", "costs-file-incomplete"),
+        ('\nkind = "', '\nkind = "x', "costs-file-incomplete"),
     ],
 )
 def test_broken_measurements_are_refused(tmp_path: Path, old: str, new: str, code: str):

@@ -9,7 +9,7 @@ from laminabench.catalog.cost_file import load_costs
 from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import device
 from laminabench.catalog.layout import Layout
-from laminabench.catalog.routing import RoutingCurve, read_routing, sampled, skewed, uniform
+from laminabench.catalog.routing import RoutingCurve, read_routing, sampled, skewed, uniform, write_routing
 from laminabench.catalog.step import model_step
 from laminabench.util.errors import UserError
 
@@ -41,10 +41,20 @@ def test_sampled_loads_by_hand():
 
 def test_sampled_loads_activate_fewer_experts_on_a_busier_rank():
     rows = np.array([12, 84])
-    few, all_alike = sampled(128, 8, 4, rows), uniform(128, 8, 4, rows)
-    assert (few.active < all_alike.active).all()
-    assert (few.pairs > 1.2 * all_alike.pairs).all()
+    few, balanced = sampled(128, 8, 4, rows), uniform(128, 8, 4, rows)
+    assert (few.active < balanced.active).all()
+    assert (few.pairs > 1.2 * balanced.pairs).all()
     assert (np.diff(few.active) > 0).all()
+
+
+def test_sampled_loads_rise_with_every_token():
+    """A step of 3 requests on 16 ranks had more active experts than one of 4, by the noise of few draws."""
+    rows = np.arange(16, 257, 16)
+    result = sampled(128, 8, 16, rows)
+    assert (np.diff(result.active) >= 0).all()
+    assert (np.diff(result.pairs) > 0).all()
+    # Means of a thousand layers drawn with another seed.
+    assert result.active[[1, 2, 3]] == pytest.approx([5.68, 6.32, 6.76], rel=0.03)
 
 
 def test_of_several_ranks_the_busiest_counts():
@@ -78,6 +88,8 @@ def test_a_measured_curve_by_hand(tmp_path):
         "tokens,active,busiest\n1,0.5,0.5\n",
         "tokens,active,busiest\n2,0.5,1\n1,0.5,1\n",
         "tokens,active,busiest\n1,nan,1\n",
+        "ranks,tokens,active,busiest\n0,1,1,1\n",
+        "ranks,tokens,active,busiest\n1,2,1,1\n2,2,1,1\n1,2,1,1\n",
     ],
 )
 def test_a_bad_curve_is_refused(text, tmp_path):
@@ -96,3 +108,18 @@ def test_a_step_takes_the_curve():
         model_step(costs, qwen, gb200, layout, 12, few).experts_s
         < 0.9 * model_step(costs, qwen, gb200, layout, 12, "uniform").experts_s
     )
+
+
+def test_a_curve_by_ranks_is_that_of_the_layout(tmp_path):
+    path = tmp_path / "routing.csv"
+    path.write_text("# of a model\nranks,tokens,active,busiest\n1,10,0.5,1\n4,10,0.25,1.5\n")
+    curve = read_routing(path)
+    assert curve.load(128, 8, 4, 10).pairs == pytest.approx(30)
+    assert curve.load(128, 8, 1, 10).active == pytest.approx(64)
+    with pytest.raises(UserError) as failed:
+        curve.load(128, 8, 8, 10)
+    assert failed.value.code == "routing-no-ranks"
+    write_routing(curve, path, ["again"])
+    again = read_routing(path)
+    assert again[:4] == curve[:4]
+    assert (curve.source, again.source) == ("routing.csv; of a model", "routing.csv; again")

@@ -40,8 +40,8 @@ def test_few_rows_wake_few_experts_and_layouts_share_them_out():
     weights = 94 * 3 * 4096 * 1536 / 8 * 2
     assert float(one) == pytest.approx(8 * weights / 4.8e12, rel=0.02)
     ep = Layout(8, ep=8)
-    dealt, split = (model_step(SHEET, shape, H200, each, [512], "uniform").experts_s[0] for each in (ep, 8))
-    assert float(dealt) == pytest.approx(float(split), rel=1e-6)
+    spread, split = (model_step(SHEET, shape, H200, each, [512], "uniform").experts_s[0] for each in (ep, 8))
+    assert float(spread) == pytest.approx(float(split), rel=1e-6)
     busiest = model_step(SHEET, shape, H200, ep, [4096]).experts_s[0]
     assert float(busiest) > 1.3 * float(model_step(SHEET, shape, H200, ep, [4096], "uniform").experts_s[0])
 
@@ -61,7 +61,7 @@ def test_data_parallel_groups_have_their_share_of_rows_and_exchange_tokens():
 def test_shared_experts_overlap_routed_ones_at_few_rows(monkeypatch):
     shape = modelled("kimi-k2.5")
     alongside = model_step(SHEET, shape, H200, 8, [8, 512])
-    monkeypatch.setattr(step, "ROWS_BESIDE", 0)
+    monkeypatch.setattr(step, "OVERLAPPED_ROWS", 0)
     after = model_step(SHEET, shape, H200, 8, [8, 512])
     shared = 60 * 3 * 7168 * 256 * 2 / 4.8e12
     assert after.total_s - alongside.total_s == pytest.approx([shared, 0], rel=0.05)
@@ -107,7 +107,7 @@ def test_latent_attention_reads_one_vector_or_computes_with_all_heads():
     ],
 )
 def test_steps_are_what_the_tables_compose_to(name, on, layout, milliseconds, monkeypatch):
-    monkeypatch.setattr(step, "ROWS_BESIDE", 0)  # one kernel after the other, as that program has them
+    monkeypatch.setattr(step, "OVERLAPPED_ROWS", 0)  # one kernel after the other, as that program has them
     shape, batch = modelled(name), np.array([8.0, 64.0, 256.0])
     attention = decode_attention(TODAY, shape, device(on), layout.tp, batch)
     window = min(4096, shape.window.tokens) if shape.window else 0
@@ -138,7 +138,7 @@ def test_steps_are_what_the_tables_compose_to(name, on, layout, milliseconds, mo
 )
 def test_steps_of_a_model_that_no_table_has(name, on, splits, real_profiles, monkeypatch):
     """Without its matrices and its experts, and with a fit that has not seen these."""
-    monkeypatch.setattr(step, "ROWS_BESIDE", 0)
+    monkeypatch.setattr(step, "OVERLAPPED_ROWS", 0)
     shape, there, batch = modelled(name), device(on), np.array([8.0, 64.0, 256.0])
     known = (shape.hidden, shape.experts.intermediate, shape.experts.top_k, shape.experts.count)
     [tables] = tables_in(real_profiles / "aiconfigurator" / f"{on}_sxm", {})
@@ -191,7 +191,7 @@ def test_layouts_that_send_tokens_have_masked_experts_and_bytes_of_the_busiest_r
     exchange = sum(
         float(cost.seconds(96 * 8 * DISPATCH_BYTES[op](4096) * (15 / 16) / (3 / 4), 128))
         for op in DISPATCH_BYTES
-        for cost in [TODAY.dispatch_cost(gb200, op)]
+        for cost in [TODAY.dispatch_cost(gb200, op, 16)]
     )
     assert float(uniform.allreduce_s[0]) == pytest.approx(94 * exchange, rel=0.01)
     assert float(skewed.allreduce_s[0]) > 1.1 * float(uniform.allreduce_s[0])
@@ -207,11 +207,20 @@ def test_within_a_node_tokens_are_gathered_unless_the_layout_sends_them():
     assert float(sent.experts_s[0]) < 0.7 * float(gathered.experts_s[0])
 
 
-def test_roofline_prices_layouts_over_nodes_by_nics():
-    shape = modelled("qwen3-235b-a22b")
+@pytest.mark.parametrize(
+    ("on", "ranks", "share", "rate"),
+    # Half of H200's tokens stay on their node; GB200's 16 are on one, as 8 of B200 are.
+    [("h200", 16, 1 / 2, 50e9), ("gb200", 16, 15 / 16, 900e9), ("b200", 8, 7 / 8, 900e9)],
+)
+def test_roofline_prices_the_links_that_tokens_take(on: str, ranks: int, share: float, rate: float) -> None:
+    shape, layout = modelled("qwen3-235b-a22b"), Layout(1, ranks, ranks, low_latency=True)
     sent = 128 * 8 * (DISPATCH_BYTES["dispatch"](4096) + DISPATCH_BYTES["combine"](4096))
-    result = model_step(SHEET, shape, H200, Layout(1, 16, 16), [16 * 128], "uniform").allreduce_s[0]
-    assert float(result) == pytest.approx(94 * sent / 50e9, rel=1e-6)
+    result = model_step(SHEET, shape, device(on), layout, [ranks * 128], "uniform").allreduce_s[0]
+    assert float(result) == pytest.approx(94 * share * sent / rate, rel=1e-6)
+    for op in DISPATCH_BYTES:
+        measured = TODAY.dispatch_cost(device(on), op, ranks)
+        of_bytes = measured.per_byte_s * measured.share(ranks)
+        assert SHEET.dispatch_cost(device(on), op, ranks).per_byte_s < of_bytes
 
 
 @pytest.mark.parametrize(

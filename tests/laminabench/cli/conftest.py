@@ -109,7 +109,7 @@ def pretended(monkeypatch: pytest.MonkeyPatch, made_up_engine: Any) -> dict[str,
     @contextlib.contextmanager
     def opened(setup: Any, tokens: int, policy: Any, warm_up: Any, listener: Any) -> Iterator[Any]:
         del listener
-        engine = observed["engine"] = made_up_engine(capacity=tokens, most=setup.max_sequences)
+        engine = observed["engine"] = made_up_engine(capacity=tokens, most=setup.max_num_seqs)
         observed.update(setup=setup, warm_up=warm_up)
         if callable(policy):
             engine.priority = lambda: policy(None, 0)

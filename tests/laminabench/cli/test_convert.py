@@ -168,7 +168,7 @@ def test_a_picture_of_each_kind(shell: Any, tiny: Path, suffix: str) -> None:
         (["--families", "--source"], "are for one MODEL"),
         (["tiny-llama", "--slice", "3"], "[convert-slice-unknown]"),
         (["tiny-llama", "--graph", "slice.bmp"], "cannot draw slice.bmp: give it one of the suffixes .svg"),
-        (["tiny-llama", "--graph", "tiny-llama.svg"], "it is there and not a file"),
+        (["tiny-llama", "--graph", "tiny-llama.svg"], "it exists and is not a file"),
         (["tiny-llama", "--dtype", "int8"], "bfloat16"),
     ],
 )

@@ -16,7 +16,7 @@ import pytest
 
 from experiments.processes import alive, eventually, fork_servers, workers
 from experiments.serving import serving
-from experiments.stream_client import Ask
+from experiments.stream_client import SeededRequest
 
 # Far more than it takes, far less than what hangs is waited for.
 ENDS_S = 10.0
@@ -41,17 +41,17 @@ def lost(pids: list[int]) -> bool:
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_a_server(number: signal.Signals) -> None:
     with serving("--kv-tokens", "20000") as running:
-        asking = http.client.HTTPConnection("127.0.0.1", running.port, timeout=STARTS_S)
+        connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=STARTS_S)
         looking = http.client.HTTPConnection("127.0.0.1", running.port, timeout=STARTS_S)
 
         def drains() -> bool:
             looking.request("GET", "/health")
             return b"draining" in looking.getresponse().read()
 
-        with contextlib.closing(asking), contextlib.closing(looking), hanging(running.pid) as pids:
-            asking.sock = None
-            asking.connect()
-            asking.sock.sendall(Ask((3, 4, 5), 2000, 1).head_and_body)
+        with contextlib.closing(connection), contextlib.closing(looking), hanging(running.pid) as pids:
+            connection.sock = None
+            connection.connect()
+            connection.sock.sendall(SeededRequest((3, 4, 5), 2000, 1).head_and_body)
             running.process.send_signal(number)
             assert eventually(drains, ENDS_S)
             running.process.send_signal(number)

@@ -117,7 +117,7 @@ def test_one_core_is_a_note(shell: Any) -> None:
         (["--engines", "pigeon"], "--engines 'pigeon': there is no 'pigeon', give some of auto, shm, verbs"),
         (["--plot", "figure.gif"], "cannot draw figure.gif: give it one of the suffixes"),
         (["--plot", "/dev/null/figure.svg"], "cannot write /dev/null/figure.svg: /dev/null is not a dir"),
-        (["--plot", "drawer.svg"], "cannot write drawer.svg: it is there and not a file"),
+        (["--plot", "drawer.svg"], "cannot write drawer.svg: it exists and is not a file"),
         (["--out", "something/run"], "/something is not a directory"),
         (["--device", "cuda", "--out", "run", "--sizes", "64"], "leave out --out, --sizes"),
         (["--seconds", "0"], "is not above zero"),

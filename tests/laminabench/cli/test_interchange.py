@@ -27,7 +27,7 @@ def test_a_result_becomes_a_run_that_others_read(as_json: Any, printed: Any) -> 
     as_json("import", str(DATA / "aiperf"), "--out", "other", "-q")
     compared = as_json("compare", "run", "other", "-q")
     assert [side["label"] for side in compared["sides"]] == ["openai 4xh100", "openai http://127.0.0.1:41007"]
-    assert any("dealt evenly" in note for note in compared["notes"])
+    assert any("split evenly" in note for note in compared["notes"])
     page = as_json("report", "run", "other", "-o", "page.html", "-q")
     assert {each["backend"] for each in page["runs"]} == {"live"}
     out = printed("import", str(DATA / "vllm-failed.json"), "--out", "failed")

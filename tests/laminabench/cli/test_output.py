@@ -31,6 +31,6 @@ def test_no_name_reaches_the_terminal_behind_its_text(capsys: pytest.CaptureFixt
     name = "a\x1b]52;c;aGk=\x07b\x9b2J"
     shown = r"a\x1b]52;c;aGk=\x07b\x9b2J"
     assert literal(name) == visible(name) == shown
-    ending.say(f"no {name}\n")
+    ending.print_error(f"no {name}\n")
     Output(as_json=False, quiet=False, verbose=False).note(name)
     assert capsys.readouterr().err == f"no {shown}\n\nlaminabench: {shown}\n"

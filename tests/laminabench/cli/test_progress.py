@@ -134,8 +134,8 @@ def test_without_a_terminal_long_work_prints_lines(
         reported(1, 3)
         display = speaker._board.display
         assert isinstance(display, progress.Lines)
-        say = display.say
-        display.say = lambda sentence: (say(sentence), message.set())[0]  # type: ignore[method-assign]
+        write = display.print_message
+        display.print_message = lambda sentence: (write(sentence), message.set())[0]  # type: ignore[method-assign]
         assert message.wait(30)
         reported(3, 3)
     lines = capsys.readouterr().err.splitlines()

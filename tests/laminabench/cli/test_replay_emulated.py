@@ -65,7 +65,7 @@ def test_the_engine_waits_as_long_as_the_spec_says() -> None:
     assert str(result.deployment) == "2xh100+4xh20"
     assert (model.layers, model.ranks, model.heads, model.pools) == (80, 2, 4, 1)
     assert result.kv_tokens(result.setup, None) == spec.tokens_per_pool
-    assert result.setup.max_sequences == spec.max_requests
+    assert result.setup.max_num_seqs == spec.max_requests
     at = 100
     assert model.mid_slice[at] == round(spec.timing.mid_slice[at] * 4e9)
     assert model.attention[at] == round(spec.timing.attention_fixed[at] * 4e9)

@@ -34,12 +34,12 @@ def url() -> Iterator[str]:
 
 
 @pytest.fixture
-def ask(url: str) -> tuple[str, ...]:
+def command(url: str) -> tuple[str, ...]:
     return (*OPENAI, "--url", url, "--model", "mock", "-q")
 
 
-def test_a_saved_run_reads_as_it_was_printed(as_json: Any, ask: tuple[str, ...]) -> None:
-    facts = as_json(*ask, "--mode", "closed", "--concurrency", "3")
+def test_a_saved_run_reads_as_it_was_printed(as_json: Any, command: tuple[str, ...]) -> None:
+    facts = as_json(*command, "--mode", "closed", "--concurrency", "3")
     assert facts["requests"] == {"completed": REQUESTS, "rejected": 0, "unfinished": 0, "failed": 0}
     assert facts["tokens_generated"] == CHUNKS * REQUESTS
     assert (facts["backend"], facts["system"], facts["model"]) == ("live", "openai", "mock")
@@ -55,14 +55,14 @@ def test_a_saved_run_reads_as_it_was_printed(as_json: Any, ask: tuple[str, ...])
         assert line in (run.manifest.request or "")
 
 
-def test_hardware_that_is_named_gives_a_price(as_json: Any, ask: tuple[str, ...]) -> None:
-    facts = as_json(*ask, "--deployment", "4xh100", "--price", "h100=2.5", "--no-out")
+def test_hardware_that_is_named_gives_a_price(as_json: Any, command: tuple[str, ...]) -> None:
+    facts = as_json(*command, "--deployment", "4xh100", "--price", "h100=2.5", "--no-out")
     assert facts["cost"]["usd_per_hour"] == 10.0
     assert facts["deployment"].startswith("4xh100 at http://127.0.0.1:")
 
 
 def test_no_key_is_stored_or_printed(
-    shell: Any, ask: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shell: Any, command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = tmp_path / "key"
     key.write_text("sk-of-the-file\n")
@@ -74,9 +74,9 @@ def test_no_key_is_stored_or_printed(
             ("--header", "Authorization: Bearer sk-of-the-header", "--header=X-Team: sk-of-the-team"),
         ]
     ):
-        command = (*ask, *more, "--out", str(tmp_path / f"run{number}"), "-v")
-        monkeypatch.setattr(sys, "argv", ["laminabench", *command])
-        code, out, err = shell(*command)
+        given = (*command, *more, "--out", str(tmp_path / f"run{number}"), "-v")
+        monkeypatch.setattr(sys, "argv", ["laminabench", *given])
+        code, out, err = shell(*given)
         assert code == 0
         assert "sk-" not in out + err
     saved = [path for path in tmp_path.rglob("*") if path.is_file() and path != key]
@@ -87,8 +87,8 @@ def test_no_key_is_stored_or_printed(
     assert 'header = ["Authorization: ***", "X-Team: ***"]\n' in manifest["request"]
 
 
-def test_a_header_cannot_add_another_one(refused: Any, ask: tuple[str, ...]) -> None:
-    refused("[endpoint-header]", *ask, "--header", "X: a\nb", "--no-out", "-v")
+def test_a_header_cannot_add_another_one(refused: Any, command: tuple[str, ...]) -> None:
+    refused("[endpoint-header]", *command, "--header", "X: a\nb", "--no-out", "-v")
 
 
 @contextlib.contextmanager

@@ -88,10 +88,10 @@ def test_an_interrupt_closes_the_engine_and_leaves_no_run(
     code, out, err = shell(*LIVE, "--out", "kept", "--timeline", "t.json")
     # A file to write is named again, by its full path.
     resume = f"laminabench replay --resume kept --timeline {Path('t.json').absolute()}"
-    assert (code, out, err) == (130, "", f"laminabench: interrupted; go on with: {resume}\n")
+    assert (code, out, err) == (130, "", f"laminabench: interrupted; resume with: {resume}\n")
     assert pretended["closed"]
     assert sorted(Path().iterdir()) == [Path("kept.journal"), Path("kept.live")]
-    # Without a Run to come there is nothing to go on with.
+    # Without a Run to come there is nothing to resume.
     code, out, err = shell(*LIVE, "--no-out")
     assert (code, out, err) == (130, "", "\nlaminabench: interrupted\n")
 
@@ -258,10 +258,10 @@ FAULTY = (
 
 def test_prefill_workers_are_requested_and_have_names(as_json: Any, pretended: dict[str, Any]) -> None:
     as_json(*FAULTY, "--prefill", "2", "--oversubscribe")
-    assert pretended["setup"].layout()["prefill_workers"] == 2
+    assert pretended["setup"].layout().prefill_workers == 2
     assert pretended["setup"].names() == ["model 0", "attention 0", "prefill 0", "prefill 1"]
     facts = as_json(*FAULTY)
-    assert not pretended["setup"].layout()["prefill_workers"]
+    assert not pretended["setup"].layout().prefill_workers
     assert facts["tokens_sha256"] is None
 
 
@@ -276,7 +276,7 @@ def test_the_report_shows_the_dip_the_recovery_and_what_was_lost(
     assert re.search(r"^attention 0 \(kill\) +\d\.\d\d +20\d ms +300 ms", out, re.M)
     assert re.search(r"^model 0 \(stop\) +\d\.\d\d +1,00\d ms +300 ms", out, re.M)
     assert "1 of the 3 faults of --chaos were not due before the end" in err
-    assert "fault, until iterations go on" in (tmp_path / "dip.svg").read_text()
+    assert "fault, until iterations resume" in (tmp_path / "dip.svg").read_text()
     facts = as_json(*FAULTY, *chaos)
     first = next(fault for fault in facts["faults"] if fault["workers"] == ["attention 0"])
     assert first["struck"][0]["how"] == "kill"

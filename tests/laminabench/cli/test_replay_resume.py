@@ -72,10 +72,10 @@ def test_interrupted_again_and_again_it_ends_as_if_it_never_had(
     assert {path.name for path in Path().iterdir()} == {"whole", "kept.journal", "kept.live"}
     cut_off(4)
     code, _, err = shell("replay", "--resume", "kept.journal", "-q")
-    assert (code, err) == (130, "laminabench: interrupted; go on with: laminabench replay --resume kept\n")
+    assert (code, err) == (130, "laminabench: interrupted; resume with: laminabench replay --resume kept\n")
     cut_off(2, Terminated())
     code, _, err = shell("replay", "--resume", "kept.journal", "-q")
-    assert (code, err) == (143, "laminabench: terminated; go on with: laminabench replay --resume kept\n")
+    assert (code, err) == (143, "laminabench: terminated; resume with: laminabench replay --resume kept\n")
     cut_off(None)
     facts = as_json("replay", "--resume", "kept", "-q")
     assert not Path("kept.journal").exists()
@@ -171,7 +171,7 @@ def test_the_run_that_was_to_be_replaced_is(shell: Any, cut_off: Any, as_json: A
 
 def test_another_replay_does_not_take_its_place(shell: Any, refused: Any, cut_off: Any) -> None:
     interrupted(shell, cut_off)
-    message = "kept.journal is of a replay that was interrupted or still runs: go on with it"
+    message = "kept.journal is of a replay that was interrupted or still runs: resume it"
     refused(message, *LIVE, "--out", "kept")
 
 
@@ -205,7 +205,7 @@ def test_a_journal_that_makes_no_sense(refused: Any) -> None:
         refused("odd.journal is damaged", "replay", "--resume", "odd")
 
 
-def test_a_journal_whose_frames_are_whole_and_tell_what_cannot_be(shell: Any, cut_off: Any) -> None:
+def test_a_journal_with_impossible_contents_is_refused(shell: Any, cut_off: Any) -> None:
     """Each value of each kind of event in turn is another one; no CRC says so."""
     interrupted(shell, cut_off)
     path = Path("kept.journal")
@@ -254,9 +254,9 @@ def test_a_trace_that_has_changed(
     assert Path("kept", "run.json").is_file()
 
 
-def test_an_error_in_the_middle_tells_how_to_go_on(refused: Any, cut_off: Any, as_json: Any) -> None:
+def test_an_error_in_the_middle_explains_how_to_resume(refused: Any, cut_off: Any, as_json: Any) -> None:
     cut_off(3, OSError(28, "No space left on device"))
-    refused("laminabench: go on with: laminabench replay --resume kept\n", *LIVE[:-1], "--out", "kept")
+    refused("laminabench: resume with: laminabench replay --resume kept\n", *LIVE[:-1], "--out", "kept")
     cut_off(None)
     assert as_json("replay", "--resume", "kept", "-q")["requests"]["completed"] == 60
 
@@ -318,7 +318,7 @@ def test_ctrl_c_and_kill_9_lose_nothing(
         _, err = child.communicate(timeout=60)
         if how == signal.SIGINT:
             assert child.returncode == 130
-            assert err.endswith("interrupted; go on with: laminabench replay --resume cut\n")
+            assert err.endswith("interrupted; resume with: laminabench replay --resume cut\n")
         assert not (tmp_path / "cut").exists()
     facts = as_json("replay", "--resume", "cut", "-q")
     assert facts["resumed"]["times"] == 2

@@ -193,7 +193,7 @@ def test_an_error_is_reported_and_earlier_results_stay(
     code, out, err = shell(*SMALL, "--deployment", "1xcpu", "--out", "run")
     assert code == 1
     assert "PARTIAL" in out.splitlines()[0] + out.splitlines()[1]
-    assert f"{why}; {done} of 3 requests were done; the Run is kept, marked partial" in err.splitlines()[-1]
+    assert f"{why}; {done} of 3 requests were done; the Run is stored, marked partial" in err.splitlines()[-1]
     messages = [line.strip() for line in err.splitlines()]
     assert ("ImportError: no such library" if does == "no start" else "line 29") in messages
     assert "line 5" not in messages

@@ -149,7 +149,7 @@ def read(url: str, accept: str) -> tuple[str, str]:
         return answer.headers["content-type"], answer.read().decode()
 
 
-def test_prometheus_reads_what_the_replay_tells(
+def test_prometheus_reads_what_the_replay_reports(
     shell: Any, meanwhile: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pages: list[tuple[str, str]] = []

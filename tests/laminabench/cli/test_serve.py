@@ -47,12 +47,12 @@ class Served:
             with connection.getresponse() as answer:
                 yield answer
 
-    def ask(self, method: str, path: str, body: Any = None) -> str:
+    def call(self, method: str, path: str, body: Any = None) -> str:
         with self.requested(method, path, body) as answer:
             return answer.read().decode()
 
     def tokens(self, **more: Any) -> list[int]:
-        answer = json.loads(self.ask("POST", "/v1/completions", REQUEST | more))
+        answer = json.loads(self.call("POST", "/v1/completions", REQUEST | more))
         results: list[int] = answer["choices"][0]["token_ids"]
         return results
 
@@ -96,7 +96,7 @@ def running() -> Iterator[Served]:
 
 def test_it_says_where_it_is_and_serves_there(running: Served) -> None:
     assert running.ready == {"url": f"http://127.0.0.1:{running.address.port}", "model": "llama-tiny"}
-    (model,) = json.loads(running.ask("GET", "/v1/models"))["data"]
+    (model,) = json.loads(running.call("GET", "/v1/models"))["data"]
     assert (model["id"], model["max_model_len"]) == ("llama-tiny", 20000)
     first = running.tokens()
     assert len(first) == TOKENS
@@ -107,7 +107,7 @@ def test_a_worker_that_is_lost_ends_no_stream(running: Served) -> None:
     expected = running.tokens()
     victim = children_of(running.fork_server)[-1]
     assert running.streamed(lambda: os.kill(victim, signal.SIGKILL)) == expected
-    metrics = running.ask("GET", "/metrics")
+    metrics = running.call("GET", "/metrics")
     assert "lamina_faults_total 1.0" in metrics
     assert 'lamina_worker_busy_seconds_total{worker="attention 0"}' in metrics
 
@@ -175,7 +175,7 @@ def test_a_server_that_is_killed_goes_on_with_its_journal(tmp_path: Path, refuse
 def test_several_engines_have_requests_in_turn_and_end_together() -> None:
     """Long because a server's start is."""
     with serving("--instances", "2") as running:
-        assert json.loads(running.ask("GET", "/health"))["instances"] == ["open", "open"]
+        assert json.loads(running.call("GET", "/health"))["instances"] == ["open", "open"]
         workers = [running.fork_server, *children_of(running.fork_server)]
         assert len(workers) == 5
         expected = running.tokens()
@@ -194,7 +194,7 @@ def worked(running: Served, *expected: str) -> set[str]:
     """Workers that have computed; asked until these have, as a report is of when it was asked for before."""
     line = r'^lamina_worker_busy_seconds_total{worker="(.*)"} (.*)$'
     while True:
-        result = re.findall(line, running.ask("GET", "/metrics"), re.M)
+        result = re.findall(line, running.call("GET", "/metrics"), re.M)
         busy = {worker for worker, seconds in result if float(seconds)}
         if busy >= set(expected):
             return busy
@@ -208,7 +208,11 @@ def test_other_machines_need_a_key(refused: Any, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.delenv(served.KEY_VARIABLE, raising=False)
     monkeypatch.setattr(socket.socket, "bind", bound)
-    refused(f"--host {host} lets other machines in: give an API key", "serve --model llama-tiny --host", host)
+    refused(
+        f"--host {host} is reachable from other machines: give an API key",
+        "serve --model llama-tiny --host",
+        host,
+    )
 
 
 def test_where_the_key_comes_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

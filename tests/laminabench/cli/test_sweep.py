@@ -84,12 +84,12 @@ def test_interrupted_it_goes_on_where_it_was(
     with monkeypatch.context() as patch:
         interrupted_after(3, patch, how)
         result = shell(*GRID, "--out", "kept")
-    sentence = "3 of 6 points are kept in kept: the same call goes on from there"
+    sentence = "3 of 6 points are saved in kept: the same call resumes there"
     assert result == (code, "", f"laminabench: {message}{sentence}\n")
     assert not Path("kept/sweep.parquet").exists()
     with monkeypatch.context() as patch:
         interrupted_after(2, patch, KeyboardInterrupt())
-        assert "5 of 6 points are kept" in shell(*GRID, "--out", "kept")[2]
+        assert "5 of 6 points are saved" in shell(*GRID, "--out", "kept")[2]
     resumed = as_json(*GRID, "--out", "kept")
     assert (resumed["kept"], resumed["rows"]) == (5, whole["rows"])
     assert Path("kept/sweep.parquet").read_bytes() == Path("whole/sweep.parquet").read_bytes()
@@ -107,8 +107,8 @@ def test_what_is_whole_is_not_replayed_again(as_json: Any, monkeypatch: pytest.M
 def test_failed_points_are_retried_only_on_request(shell: Any) -> None:
     loud = [word for word in GRID if word != "-q"]
     assert "kept from before" not in shell(*loud)[2]
-    assert "6 of 6 points kept from before" in shell(*loud)[2]
-    assert "4 of 6 points kept from before" in shell(*loud, "--retry-failed")[2]
+    assert "6 of 6 points stored before" in shell(*loud)[2]
+    assert "4 of 6 points stored before" in shell(*loud, "--retry-failed")[2]
 
 
 def test_another_sweep_in_the_same_place_is_refused(shell: Any, refused: Any) -> None:
@@ -175,7 +175,7 @@ def test_live_points_one_after_another(as_json: Any, pretended: dict[str, Any]) 
         *("--jobs", "2"),
     )
     # One that worked in another process would not have been seen here.
-    assert pretended["setup"].max_sequences == 4
+    assert pretended["setup"].max_num_seqs == 4
     assert {row["backend"] for row in result["rows"]} == {"live"}
     assert [row["requests.completed"] for row in result["rows"]] == [100] * 4
     assert result["rows"][0]["mean_batch"] < result["rows"][2]["mean_batch"]

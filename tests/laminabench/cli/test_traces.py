@@ -24,7 +24,7 @@ def test_list_knows_what_is_here(as_json: Any, tmp_path: Path, monkeypatch: pyte
     assert rows["azure-conv"]["file"] == str(tmp_path / "AzureLLMInferenceTrace_conv.csv")
 
 
-def test_info_transforms_and_tells(shell: Any) -> None:
+def test_info_transforms_and_reports(shell: Any) -> None:
     Path("mine.csv").write_text(AZURE)
     code, out, err = shell("traces info mine.csv --window 10: --max-prompt 120 --rate-scale 4")
     assert code == 0

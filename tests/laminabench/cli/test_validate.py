@@ -48,6 +48,11 @@ def test_loads_of_a_file_are_judged_in_place_of_the_table(as_json: Any, shell: A
     result = as_json("validate", "--rows", str(file))["serving"]
     assert [each["role"] for each in result["standings"]] == ["judge", "judge"]
     assert result["standings"][0]["loads"] == 1
+    file.write_text(f"{columns}\n{row.replace('fp4', 'fp3')}\n{row}\n")
+    code, printed, _ = shell("validate", "--rows", str(file))
+    assert code == 0
+    assert "1 row without a prediction" in printed
+    assert "line 2" in printed
     file.write_text(f"{columns}\n{row.replace('fp4', 'fp3')}\n")
     code, _, err = shell("validate", "--rows", str(file))
     assert code == 2

@@ -66,7 +66,7 @@ def keep(tmp_path_factory: pytest.TempPathFactory, manifest_of: Callable[..., Ma
             requests,
             workload={"mode": workload.mode, "concurrency": None, "policy": "fifo", "slo_tbt_ms": slo_tbt_ms},
             system=system,
-            deployment={**setup.deployment.describe(), "facts": done.facts},
+            deployment=setup.deployment.describe().with_facts(done.facts),
             backend="live" if live else "modelled",
             coefficients=[] if live else done.coefficients,
             summary=structs.replace(done.summary, **summary),

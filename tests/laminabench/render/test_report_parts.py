@@ -17,6 +17,7 @@ from made_outcome import trace_of
 from msgspec import structs
 
 from laminabench.analysis.metrics import summarise
+from laminabench.catalog.deployment import DeploymentFacts
 from laminabench.render import report as page_module
 from laminabench.render.charts.breakdown import PARTS, time_charts
 from laminabench.render.charts.chart import Chart
@@ -335,7 +336,7 @@ def client_run(
             trace,
             workload={"mode": "open", "concurrency": None, "policy": "fifo", "slo_tbt_ms": 60.0},
             system="openai",
-            deployment={"name": "a url", "usd_per_hour": None, "power_w": None},
+            deployment=DeploymentFacts(name="a url", usd_per_hour=None),
             backend="live",
             summary=summary,
             partial=partial,

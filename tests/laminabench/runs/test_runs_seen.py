@@ -204,7 +204,7 @@ def test_a_partial_run_says_so(
 
 
 @pytest.mark.parametrize("mode", ["saturate", "open", "closed"])
-def test_a_partial_run_of_an_engine_that_tells_no_times(
+def test_a_partial_run_of_an_engine_that_reports_no_times(
     tmp_path: Path, mode: Any, manifest_of: ManifestOf
 ) -> None:
     """Two of four requests came, one of them was done, and nobody knows what the workers did."""

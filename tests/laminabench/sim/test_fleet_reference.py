@@ -70,8 +70,8 @@ def fleets(draw: st.DrawFn) -> dict[str, Any]:
     case["router"] = draw(st.sampled_from([*ROUTERS, by_length]))
     case["global_queue"] = draw(st.booleans())
     # Dealt beforehand, every instance has its own part of the concurrency.
-    dealt = case["router"] == "round-robin" and not case["global_queue"]
-    if dealt and (case["mode"] == "closed" or several > len(case["prompt"])):
+    in_turn = case["router"] == "round-robin" and not case["global_queue"]
+    if in_turn and (case["mode"] == "closed" or several > len(case["prompt"])):
         case["mode"] = "open"
     return case
 

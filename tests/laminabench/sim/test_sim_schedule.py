@@ -188,7 +188,7 @@ def test_skipping_repeated_layers_is_exact(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
-def test_batches_are_dealt_evenly_over_attention_workers(workers: int) -> None:
+def test_batches_are_distributed_evenly_over_attention_workers(workers: int) -> None:
     """Two batches of four equal requests: a worker reads its share of each, whatever their number."""
     given_ = arguments(
         prompt=[100] * 8,
@@ -203,7 +203,7 @@ def test_batches_are_dealt_evenly_over_attention_workers(workers: int) -> None:
     assert iterations["attention_s"] == [kv // workers for kv in iterations["kv_tokens"]]
 
 
-def test_a_batch_with_prompts_is_dealt_evenly_too() -> None:
+def test_a_batch_with_prompts_is_distributed_evenly_too() -> None:
     """The first batch's long request is on one worker; the second's three short ones are on both."""
     none = dict.fromkeys(("per_row", "per_pair", "per_token"), 0.0)
     given_ = arguments(

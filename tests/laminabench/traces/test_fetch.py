@@ -37,7 +37,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.cut_after: list[int] = []
         self.statuses: list[int] = []
         self.ranges = True
-        self.says_length = True
+        self.sends_length = True
         self.leads_to: str | None = None
         self.sent = 0
         self.requested: list[str | None] = []
@@ -66,7 +66,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             start = int(expected.removeprefix("bytes=").removesuffix("-"))
         body = self.server.body[start:]
         self.send_response(206 if start else 200)
-        if self.server.says_length:
+        if self.server.sends_length:
             self.send_header("Content-Length", str(len(body)))
         self.send_header("ETag", self.server.etag)
         self.end_headers()
@@ -201,8 +201,8 @@ def test_a_silent_network_costs_one_timeout_an_attempt() -> None:
         ({"statuses": [404]}, SHA256, {}, "download-failed"),
         ({"statuses": [503, 503]}, SHA256, {"attempts": 1}, "download-failed"),
         ({}, SHA256, {"most_bytes": len(BODY) - 1}, "download-too-large"),
-        ({"says_length": False}, SHA256, {"most_bytes": len(BODY)}, "download-too-large"),
-        ({"says_length": False}, None, {}, "download-unverifiable"),
+        ({"sends_length": False}, SHA256, {"most_bytes": len(BODY)}, "download-too-large"),
+        ({"sends_length": False}, None, {}, "download-unverifiable"),
     ],
 )
 def test_an_unavailable_file_is_requested_once_and_leaves_nothing(
@@ -220,7 +220,7 @@ def test_an_unavailable_file_is_requested_once_and_leaves_nothing(
 def test_a_sum_or_a_length_is_enough(server: Server) -> None:
     assert fetch(entry(server.url), most_bytes=len(BODY)).read_bytes() == BODY
     entry(server.url).downloaded_path.unlink()
-    server.says_length = False
+    server.sends_length = False
     assert fetch(entry(server.url)).read_bytes() == BODY
 
 
@@ -314,7 +314,7 @@ def test_more_than_the_published_size_is_not_taken(server: Server) -> None:
     with pytest.raises(DownloadError, match="download-longer-than-known"):
         fetch(entry(server.url))
     # Nor where it is not said, and much more would come.
-    server.body, server.says_length = BODY * 64, False
+    server.body, server.sends_length = BODY * 64, False
     with pytest.raises(DownloadError, match="download-longer-than-known"):
         fetch(entry(server.url))
     assert server.sent < len(BODY) * 32

@@ -187,7 +187,7 @@ def test_the_first_of_a_generated_trace_do_not_depend_on_how_many_are_wanted() -
     assert few.prompt_tokens[:10].tolist() == all_.prompt_tokens[:10].tolist()
 
 
-def test_a_download_without_published_sum_that_changed_is_told() -> None:
+def test_a_changed_download_without_published_sum_is_reported() -> None:
     entry = catalogue.find("azure-2024-conv")
     entry.downloaded_path.parent.mkdir(parents=True)
     entry.downloaded_path.write_text(AZURE)

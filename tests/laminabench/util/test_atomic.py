@@ -105,7 +105,7 @@ def test_the_mask_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         (folder / "file").write_text("")
 
 
-def test_what_a_killed_writer_left_goes_and_what_is_anybody_elses_stays(tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_writer_are_removed_and_other_files_stay(tmp_path: Path) -> None:
     left = tmp_path / ".run.0123abcd.partial"
     others = [tmp_path / ".run-backup", tmp_path / ".run.partial", tmp_path / ".other.0123abcd.partial"]
     for folder in (left, *others):

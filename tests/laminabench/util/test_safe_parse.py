@@ -93,7 +93,7 @@ def test_a_long_number_that_is_none_takes_no_longer_than_it_is_long() -> None:
     assert not any(NUMBER.fullmatch(text) for text in ("", ".", "1.5.2", "e9", "1e", "--1"))
 
 
-def test_more_than_anybody_would_write_is_not_read(tmp_path: Path) -> None:
+def test_implausibly_long_input_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "large.toml"
     with path.open("wb") as file:
         file.truncate(safe_parse.MOST_BYTES + 1)

@@ -21,5 +21,5 @@ def test_costs_are_equal_at_that_price_and_no_nearer_one() -> None:
     assert nearest_even(VLLM, LAMINA) == pytest.approx(even)
 
 
-def test_a_price_that_both_pay_alike_changes_nothing() -> None:
+def test_a_price_that_both_pay_changes_nothing() -> None:
     assert nearest_even((1.0, {"h100": (4, 11.0)}), (2.0, {"h100": (4, 11.0)})) is None

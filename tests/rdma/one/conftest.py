@@ -136,7 +136,7 @@ class Peer:
         seqno, closed, unheard = self.LINE.unpack(self.memory.read(self.LINE.size, offset))
         return seqno, closed, unheard
 
-    def say_line(self, offset: int, seqno: int, closed: int = 0) -> None:
+    def write_line(self, offset: int, seqno: int, closed: int = 0) -> None:
         self.memory.write(self.LINE.pack(seqno, closed, 1), self.LINE.size, offset)
         self.write(offset, self.LINE.size)
 

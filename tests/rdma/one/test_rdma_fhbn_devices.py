@@ -65,8 +65,8 @@ def closed() -> Iterator[Path]:
 
 
 def test_a_device_in_use_is_reported(device: str, closed: Path) -> None:
-    nobody = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
-    first, second, *_ = devices(before=nobody).splitlines()
+    unprivileged = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
+    first, second, *_ = devices(before=unprivileged).splitlines()
     assert first == f"RDMA devices without further information: {device}"
     assert second.startswith(f"- device {device} cannot be opened: {closed} is not there for this process to")
     assert devices().startswith("device ")  # root may

@@ -50,7 +50,7 @@ def expect_receives(receiver: fhbn.Receiver, epoch: int, peer: Any) -> None:
     header = peer.HEADER.pack(0, epoch, 0, *[0] * 14)
     peer.memory.write(header, len(header), peer.slot_of(0))
     peer.write(peer.slot_of(0), len(header))
-    peer.say_line(peer.PUBLISHED, 1)
+    peer.write_line(peer.PUBLISHED, 1)
     with receiver.recv() as message:
         assert message.seqno == 0
 
@@ -69,7 +69,7 @@ def expect_sends(sender: fhbn.Sender, peer: Any) -> None:
     ],
     ids=["our own", "the peer's"],
 )
-def test_a_receiver_hears_of_a_queue_pair_that_fails(
+def test_a_receiver_notices_a_queue_pair_that_fails(
     our_receiver: OurReceiver, new_peer: Callable[[], Any], fail: Callable[[Any], None], sentence: str
 ) -> None:
     peer = new_peer()
@@ -90,7 +90,7 @@ def test_a_receiver_hears_of_a_queue_pair_that_fails(
     ],
     ids=["our own", "the peer's", "memory withdrawn"],
 )
-def test_a_sender_hears_of_a_queue_pair_that_fails(
+def test_a_sender_notices_a_queue_pair_that_fails(
     our_sender: OurSender, new_peer: Callable[[], Any], sent: int, fail: Callable[[Any], None], sentence: str
 ) -> None:
     peer = new_peer()

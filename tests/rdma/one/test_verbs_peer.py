@@ -41,13 +41,13 @@ def test_what_pyverbs_sends_arrives(our_receiver: OurReceiver, peer: Any) -> Non
         peer.memory.write(slot, len(slot), peer.slot_of(seqno))
         peer.write(peer.slot_of(seqno), len(slot))
         assert not receiver.ready()
-        peer.say_line(peer.PUBLISHED, after(seqno))
+        peer.write_line(peer.PUBLISHED, after(seqno))
         with receiver.recv() as message:
             assert message.seqno == seqno
             assert [bytes(part) for part in message] == parts
         assert peer.until(peer.CONSUMED, lambda line, n=seqno: line[0] == after(n))[1:] == (0, 1)
         seqno = after(seqno)
-    peer.say_line(peer.PUBLISHED, seqno, closed=1)
+    peer.write_line(peer.PUBLISHED, seqno, closed=1)
     with pytest.raises(fhbn.ChannelClosedError):
         receiver.recv()
 
@@ -69,7 +69,7 @@ def test_pyverbs_receives_what_is_sent(our_sender: OurSender, peer: Any) -> None
             at += len(padded(part))
         assert sender.consumed == seqno
         seqno = after(seqno)
-        peer.say_line(peer.CONSUMED, seqno)
+        peer.write_line(peer.CONSUMED, seqno)
         assert sender.consumed == sender.next_seqno
     sender.close()
     assert peer.until(peer.PUBLISHED, lambda line: line[1] == 1)[0] == seqno
@@ -80,6 +80,6 @@ def test_a_credit_for_an_unsent_message_is_reported(our_sender: OurSender, peer:
     sender = our_sender(peer)
     for _ in range(4):
         sender.send(b"x")
-    peer.say_line(peer.CONSUMED, 1000)
+    peer.write_line(peer.CONSUMED, 1000)
     with pytest.raises(fhbn.ChannelCorruptedError, match="claims to have consumed"):
         sender.send(b"x")

@@ -36,10 +36,10 @@ class Handler(socketserver.StreamRequestHandler):
         threading.Thread(target=self._obey, args=(process,), daemon=True).start()
         assert process.stdout is not None
         for line in process.stdout:
-            self._tell(line=line.rstrip("\n"))
-        self._tell(status=process.wait())
+            self._send(line=line.rstrip("\n"))
+        self._send(status=process.wait())
 
-    def _tell(self, **message: object) -> None:
+    def _send(self, **message: object) -> None:
         with suppress(OSError):
             self.wfile.write(json.dumps(message).encode() + b"\n")
 
@@ -48,7 +48,7 @@ class Handler(socketserver.StreamRequestHandler):
         with suppress(OSError):
             for line in self.rfile:
                 match json.loads(line):
-                    case {"say": text}:
+                    case {"write": text}:
                         process.stdin.write(text + "\n")
                         process.stdin.flush()
                     case {"end": _}:

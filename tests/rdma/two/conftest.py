@@ -29,7 +29,7 @@ class Far:
         self._connection = socket.create_connection(AGENT, timeout=60)
         self._lines = self._connection.makefile("rb")
         self._status: int | None = None
-        self._tell(argv=argv)
+        self._send(argv=argv)
 
     def line(self) -> str:
         """What it says next, on stdout or stderr."""
@@ -52,16 +52,16 @@ class Far:
             else:
                 self._status = int(message["status"])
 
-    def say(self, text: str) -> None:
+    def write(self, text: str) -> None:
         """A line for its stdin."""
-        self._tell(say=text)
+        self._send(write=text)
 
     def end_input(self) -> None:
-        self._tell(end=True)
+        self._send(end=True)
 
     def signal(self, number: int) -> None:
         """To it and to all that it has started."""
-        self._tell(signal=number)
+        self._send(signal=number)
 
     def close(self) -> None:
         """It is killed if it goes on."""
@@ -74,7 +74,7 @@ class Far:
         message: dict[str, Any] = json.loads(line)
         return message
 
-    def _tell(self, **message: object) -> None:
+    def _send(self, **message: object) -> None:
         self._connection.sendall(json.dumps(message).encode() + b"\n")
 
 
@@ -83,12 +83,12 @@ class Cable:
 
     def cut(self, side: str = "there") -> None:
         """`there`: what is sent is lost on the way. `here`: our own link goes down as well."""
-        self._ask(f"cut {side}")
+        self._order(f"cut {side}")
 
     def join(self) -> None:
-        self._ask("join")
+        self._order("join")
 
-    def _ask(self, order: str) -> None:
+    def _order(self, order: str) -> None:
         with HOST.open("r+b", buffering=0) as host:
             host.write(order.encode() + b"\n")
             answer = host.read(100)

@@ -26,7 +26,7 @@ def test_a_pair_of_machines_measures_itself(near: str, run_there: Callable[..., 
         here.stdin.close()
         address = here.stdout.readline().strip()
         there = run_there("python3", str(PAIR), "verbs", address, "--rounds", "3")
-        there.say(secret)
+        there.write(secret)
         status, message = there.wait()
         assert status == 0, message
         assert [line.partition(":")[0] for line in message] == [

@@ -53,7 +53,7 @@ def expect_error(call: Callable[..., None], *arguments: object) -> None:
 
 def start(run_there: RunThere, listener: fhbn.Listener, secret: bytes, *role: str) -> Any:
     child = run_there("python3", str(CHILD), role[0], listener.address, "verbs", *role[1:])
-    child.say(secret.hex())
+    child.write(secret.hex())
     child.end_input()
     return child
 
@@ -65,7 +65,7 @@ def receiver_of(listener: fhbn.Listener, expected: int) -> fhbn.Receiver:
         )
 
 
-def test_a_receiver_hears_of_the_cut_and_what_was_sent_arrives(
+def test_a_receiver_notices_the_cut_and_what_was_sent_arrives(
     near: str, run_there: RunThere, cable: Any
 ) -> None:
     """It gives back what it takes, and is not answered."""
@@ -85,7 +85,7 @@ def test_a_receiver_hears_of_the_cut_and_what_was_sent_arrives(
             child.close()
 
 
-def test_a_receiver_that_only_waits_hears_of_the_cut(near: str, run_there: RunThere, cable: Any) -> None:
+def test_a_receiver_that_only_waits_notices_the_cut(near: str, run_there: RunThere, cable: Any) -> None:
     secret = fhbn.new_secret()
     with fhbn.Listener("here", secret, host=near) as listener:
         child = start(run_there, listener, secret, "producer")
@@ -102,7 +102,7 @@ def test_a_receiver_that_only_waits_hears_of_the_cut(near: str, run_there: RunTh
         cable.join()
 
 
-def test_a_sender_hears_of_the_cut(near: str, run_there: RunThere, cable: Any) -> None:
+def test_a_sender_notices_the_cut(near: str, run_there: RunThere, cable: Any) -> None:
     secret = fhbn.new_secret()
     log = f"/tmp/noted-{secret.hex()[:8]}"
     with fhbn.Listener("here", secret, host=near) as listener:

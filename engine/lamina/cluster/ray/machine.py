@@ -52,7 +52,7 @@ class _Started:
 
 
 class RayMachine:
-    """Starts workers in a Ray cluster, each in a placement group's bundle.
+    """A Ray cluster, in which workers are started, each in a placement group's bundle.
 
     As a Machine does for this machine; a worker's handle is a number of this object's own.
     Actors whose worker's engine was closed stay, with torch and the model's weights, for the next engine, and
@@ -78,7 +78,7 @@ class RayMachine:
         return own_host()
 
     def cores(self, layout: Layout) -> list[int]:
-        """Different ones: nodes choose them when workers start. An EngineError if there is too little."""
+        """Return distinct numbers: nodes choose cores later. An EngineError if there are too few."""
         self._require_open()
         kinds = [name.split()[0] for name in layout.names]
         require_room([self._slots.resource_of(kind) for kind in kinds])
@@ -162,7 +162,7 @@ class RayMachine:
         """Inject a fault into a worker: "kill" it. Ray cannot "stop" one."""
         if how != "kill":
             raise EngineError(
-                "ray-harm-unknown", f"workers on Ray can be killed, and nothing else ({how}) be done to them"
+                "ray-harm-unknown", f"workers on Ray can only be killed: {how} is not available"
             )
         started = self._started[handle]
         if started.status is None:

@@ -81,7 +81,7 @@ class Flow(Protocol):
     def spec(self, name: Name) -> Spec: ...
     def is_weight(self, name: Name) -> bool: ...
     def settle(self, name: Name) -> None: ...
-    def deal_out(self, table: Name) -> None: ...
+    def distribute(self, table: Name) -> None: ...
     def append(self, op: Any, args: tuple[Any, ...], spec: Spec | None) -> Name: ...
 
 
@@ -115,10 +115,10 @@ class Routing:
         if experts < degree:
             raise ConversionError(
                 "convert-experts-few",
-                f"{experts} experts cannot be dealt out over {degree} ranks: take at most {experts}, or "
+                f"{experts} experts cannot be distributed over {degree} ranks: take at most {experts}, or "
                 'split them (experts "tp")',
             )
-        flow.deal_out(table)
+        flow.distribute(table)
         if routing not in self._known:
             self._whole(routing)
             given = (routing,) if choose is grouped_rows else (routing, experts)

@@ -152,7 +152,7 @@ class Rewriting:
             self._now[name] = self.append(among_all, (name, place.rows), self.spec(name))
             self._places[name] = PARTIAL
 
-    def deal_out(self, table: Name) -> None:
+    def distribute(self, table: Name) -> None:
         """Distribute a layer's experts over ranks."""
         self._assign(table, WeightPart("experts"), frozenset())
 

@@ -77,7 +77,7 @@ def pass_on(one: Instruction, flow: Flow) -> Result:
     """Return the result's place and a rank's arguments for any operator except products with weights."""
     tensors = list(dict.fromkeys(one.uses()))
     if any(isinstance(flow.place(name), Partial) for name in tensors):
-        if _keeps_sum(one, flow):
+        if _preserves_sum(one, flow):
             return PARTIAL, one.args
         for name in tensors:
             flow.settle(name)
@@ -110,7 +110,7 @@ def is_pointwise(one: Instruction) -> bool:
     return torch.Tag.pointwise in getattr(one.op, "tags", ()) or one.op is torch.ops.aten.to.dtype
 
 
-def _keeps_sum(one: Instruction, flow: Flow) -> bool:
+def _preserves_sum(one: Instruction, flow: Flow) -> bool:
     """Return whether an operator on summands gives summands of its result, with no more bytes."""
     places = [flow.place(arg) if isinstance(arg, Name) else WHOLE for arg in one.args]
     partial = [arg for arg, place in zip(one.args, places, strict=True) if isinstance(place, Partial)]

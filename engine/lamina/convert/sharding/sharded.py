@@ -113,7 +113,9 @@ class Sharded:
         device: torch.device,
         capturing: Around = contextlib.nullcontext,
     ) -> list[BoundSlice]:
-        """Slices of "python" as those of "cudagraph"; both can be used. Captures are within `capturing`."""
+        """Convert slices of "python" to those of "cudagraph"; both can be used. Captures are within
+        `capturing`.
+        """
         self.whole.place_for("cudagraph", device)
         kinds = [piece.class_index for piece in self.whole.slices]
         programs = [self.programs[kinds[one.index]].program for one in bound]
@@ -188,7 +190,7 @@ def shard(whole: SlicedModel, degree: int, experts: Experts = "tp") -> Sharded:
     programs = tuple(shard_program(kind.program, degree, experts) for kind in whole.classes)
     if experts == "ep" and not any(part.kind == "experts" for one in programs for part in one.weights):
         raise ConversionError(
-            "convert-no-experts", 'this model has no experts to deal out over ranks: leave out experts "ep"'
+            "convert-no-experts", 'this model has no experts to distribute over ranks: leave out experts "ep"'
         )
     classes = tuple(
         SliceClass(kind.index, sharded.program, slice_source(sharded.program), kind.members)

@@ -117,7 +117,7 @@ def prepare(request: ReplayRequest, listener: Listener) -> PreparedEmulated:
         pipeline_parallel=twin.setup.pipeline_parallel,
         partition=built.facts["attention_partition"],
         overlap=built.facts["overlap"],
-        max_sequences=spec.max_requests,
+        max_num_seqs=spec.max_requests,
         kv_tokens=spec.tokens_per_pool * spec.pools,
         oversubscribe=True,
         spec=spec,

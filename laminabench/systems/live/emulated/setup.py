@@ -88,10 +88,8 @@ def timing_of(spec: Spec) -> Timing:
 
 def modelled_twin(request: ReplayRequest) -> ReplayRequest:
     """Return the modelled replay on the devices that are emulated."""
-    others: dict[str, Any] = {name: FIELDS[name].default for name in LIVE_ONLY}
-    return msgspec.structs.replace(
-        request, **others, backend="modelled", deployment=_deployment(request), timeline=None, plot=None
-    )
+    others = {name: FIELDS[name].default for name in LIVE_ONLY} | {"timeline": None, "plot": None}
+    return msgspec.structs.replace(request, backend="modelled", deployment=_deployment(request), **others)
 
 
 def _deployment(request: ReplayRequest) -> str:

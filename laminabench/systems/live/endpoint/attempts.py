@@ -93,7 +93,7 @@ class Attempts:
 
     def _send(self, connection: Connection, place: int, request: bytes) -> Sent:
         stream = Stream(self.records, place, asyncio.get_running_loop().create_future())
-        at_s = connection.ask(request, stream)
+        at_s = connection.send_request(request, stream)
         self.records.sent(place, at_s)
         return Sent(connection, stream, at_s)
 

@@ -98,7 +98,7 @@ class Client:
             return request(setup, setup.path, body)
 
         attempts = Attempts(
-            pool_of(setup), Records(part.rows), setup.timeout_s, setup.first_byte_timeout_s, setup.retries
+            pool_of(setup), Records(part.rows), setup.timeout, setup.first_byte_timeout, setup.retries
         )
         bodies = Bodies(part.rows.tolist(), make)
         while bodies.make_one():
@@ -158,7 +158,7 @@ def pool_of(setup: EndpointSetup) -> Pool:
         tls = ssl.create_default_context() if setup.address.secure else None
     except OSError as error:
         raise UserError(
-            "endpoint-certificates", f"no certificates to check the server's by: {error}"
+            "endpoint-certificates", f"no CA certificates to verify the server with: {error}"
         ) from error
     return Pool(setup.address, resolved(setup.address), tls)
 
@@ -174,7 +174,7 @@ async def at_times(
 ) -> None:
     """Send each request at its time; `idle` is called while there is time before the next one.
 
-    Who reads answers lets those go that are due meanwhile.
+    The reader of answers also sends requests that become due.
     """
     under_way: set[asyncio.Future[None]] = set()
     broken: list[BaseException] = []

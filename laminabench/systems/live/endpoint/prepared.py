@@ -60,13 +60,8 @@ def prepare(request: ReplayRequest, listener: Listener) -> PreparedEndpoint:
         warm_up=defaults.WARM_UP,
         client_workers=1,
     )
-    called = {
-        "timeout_s": "timeout",
-        "first_byte_timeout_s": "first_byte_timeout",
-        "workers": "client_workers",
-    }
     behind, model = Behind(address, hardware), Served(name)
-    setup = settled(EndpointSetup, request, called, deployment=behind, model=model, fields=fields)
+    setup = settled(EndpointSetup, request, deployment=behind, model=model, fields=fields)
     return PreparedEndpoint(msgspec.structs.replace(request, url=str(address)), setup)
 
 

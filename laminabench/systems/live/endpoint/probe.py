@@ -43,9 +43,18 @@ class Probed:
         }
 
 
+# Of what a server says of itself, so much is stored.
+_LONGEST_NAME = 100
+
+
 class _Model(msgspec.Struct):
     id: str
     root: str | None = None
+    owned_by: str | None = None
+
+
+class _Version(msgspec.Struct):
+    version: str = ""
 
 
 class _Models(msgspec.Struct):
@@ -59,9 +68,9 @@ class Probe:
     setup: EndpointSetup
     pool: Pool
 
-    async def model(self) -> tuple[bool, str]:
-        """Return whether the server lists models, and the model's root; raise a UserError without it."""
-        stream = await self._ask(request(self.setup, "/v1/models"))
+    async def model(self) -> tuple[bool, str, str]:
+        """Return whether the server lists models, the model's root and its owner; a UserError without it."""
+        stream = await self._send(request(self.setup, "/v1/models"))
         if stream.status in (401, 403):
             raise UserError("endpoint-refused", self._refused(stream))
         try:
@@ -69,22 +78,31 @@ class Probe:
         except (msgspec.DecodeError, UnicodeDecodeError):
             known = None
         if known is None:
-            return False, ""
+            return False, "", ""
         name = self.setup.model.name
         for one in known:
             if one.id == name:
-                return True, one.root or ""
+                return True, one.root or "", (one.owned_by or "")[:_LONGEST_NAME]
         names = [one.id for one in known]
         raise UserError(
             "endpoint-no-model", f"{self.setup.address} has no model {name!r}; {nearest(name, names)}"
         )
+
+    async def version(self) -> str:
+        """Return the server's version; "" if it does not say one."""
+        stream = await self._send(request(self.setup, "/version"))
+        try:
+            stated = msgspec.json.decode(stream.plain, type=_Version) if stream.status == 200 else _Version()
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return ""
+        return stated.version[:_LONGEST_NAME]
 
     async def fields(self, prompt: Prompt) -> tuple[Accepted, Stream]:
         """Find the fields that the server accepts, leaving out those that it rejects one by one."""
         accepted = Accepted()
         while True:
             body = accepted.body(self.setup, prompt, OUTPUT_TOKENS)
-            stream = await self._ask(request(self.setup, self.setup.path, body))
+            stream = await self._send(request(self.setup, self.setup.path, body))
             if not stream.error:
                 return accepted, stream
             fewer = _fewer(accepted, self._message(stream)) if stream.status in _REFUSED else None
@@ -98,14 +116,14 @@ class Probe:
             accepted.body(self.setup, prompts.warm_up(number + 1, length), OUTPUT_TOKENS)
             for number, length in enumerate(lengths)
         ]
-        streams = await asyncio.gather(*(self._ask(request(self.setup, self.setup.path, b)) for b in bodies))
+        streams = await asyncio.gather(*(self._send(request(self.setup, self.setup.path, b)) for b in bodies))
         return [self._message(stream) for stream in streams if stream.error]
 
-    async def _ask(self, sent: bytes) -> Stream:
+    async def _send(self, sent: bytes) -> Stream:
         """Send one request, without another attempt."""
         setup = self.setup
         records = Records(np.zeros(1, np.int64))
-        attempts = Attempts(self.pool, records, setup.timeout_s, setup.first_byte_timeout_s, retries=0)
+        attempts = Attempts(self.pool, records, setup.timeout, setup.first_byte_timeout, retries=0)
         try:
             return await attempts.once(sent)
         except NoConnectionError as error:
@@ -132,7 +150,7 @@ class Probe:
 
 
 async def probed(probe: Probe, prompts: Prompts, *, listed: bool) -> Probed:
-    """Ask for a few tokens after a prompt of a known length."""
+    """Request a few tokens after a prompt of a known length."""
     accepted, stream = await probe.fields(prompts.warm_up(0, PROMPT_TOKENS))
     left_out = tuple(name for name in OPTIONAL if name not in accepted.fields)
     if stream.counted_by == "usage":

@@ -45,7 +45,7 @@ class ClientResult(NamedTuple):
 
 
 def shards(part: Part, workers: int) -> list[Part]:
-    """Deal every n-th request to each of n clients, with its part of the concurrency."""
+    """Assign every n-th request to each of n clients, with its part of the concurrency."""
     workers = min(workers, len(part.rows), part.places or len(part.rows))
     places = [part.places // workers + (number < part.places % workers) for number in range(workers)]
     return [
@@ -148,7 +148,7 @@ def _together(pipes: list[Pipe], recent: Recent, begun: Callable[[], None]) -> l
                     progress[number] = message
                     report(recent, began_s, progress, message.gaps)
             if ctrl_c.is_set():
-                # They do not hear it themselves.
+                # They do not receive it themselves.
                 stop_others(None, _STOPPED)
                 ctrl_c.clear()
     return [results[number] for number in range(len(pipes))]
@@ -160,7 +160,7 @@ def _received(pipe: Pipe) -> Any:
     except (EOFError, ConnectionResetError):
         raise UserError(
             "endpoint-client-died",
-            "a client process ended before its work was done, perhaps for want of memory; "
+            "a client process ended before its work was done, perhaps for lack of memory; "
             "try with --client-workers 1",
         ) from None
     if isinstance(message, Exception):

@@ -76,7 +76,7 @@ class Records:
         calls = {name: np.array(self.calls[name], kind) for name, (_, kind) in _CALLS.items()}
         calls |= {name: column - began_s for name, column in calls.items() if name.endswith("_s")}
         tokens = np.array(self.chunk_tokens, np.int32)
-        known = np.flatnonzero(tokens)  # a chunk whose tokens were dealt to others has none left
+        known = np.flatnonzero(tokens)  # a chunk whose tokens were assigned to others has none left
         chunks: Columns = {
             "request": self.rows[np.array(self.chunk_place, np.int64)[known]],
             "at_s": np.array(self.chunk_at_s, np.float64)[known] - began_s,

@@ -64,7 +64,7 @@ def replay(
         requested = offered.concurrency if offered.mode == "closed" else setup.connections or CONNECTIONS
         places = min(requested, len(trace))
     part = Part(setup, server.accepted, prompts, trace, np.arange(len(trace)), offered.mode, places)
-    parts = shards(part, setup.workers)
+    parts = shards(part, setup.client_workers)
 
     def begun() -> None:
         listener.detail("the server is probed and warmed up: the clock is running")
@@ -74,10 +74,16 @@ def replay(
         one = len(parts) == 1
         results = [run_here(parts[0], recent, begun)] if one else run_in_processes(parts, recent, begun)
     outcome = outcome_of([one.noted for one in results], trace, offered.mode)
-    facts |= _together(results, setup) | {"client_workers": len(parts), "in_flight_at_most": places or None}
-    if facts["busiest_client"] > TOO_BUSY:
+    busy = max(one.busy for one in results)
+    facts |= {
+        **_together(results, setup),
+        "busiest_client": busy,
+        "client_workers": len(parts),
+        "in_flight_at_most": places or None,
+    }
+    if busy > TOO_BUSY:
         notes.append(
-            f"a client process was busy {facts['busiest_client']:.0%} of the time, and what came waited for "
+            f"a client process was busy {busy:.0%} of the time, and what came waited for "
             "it: times are those of this client as much as of the server; use more --client-workers"
         )
     why = next((one.why for one in results if one.why), "")
@@ -90,7 +96,8 @@ async def _prepare(trace: Trace, setup: EndpointSetup, seed: int) -> tuple[Probe
     pool = pool_of(setup)
     try:
         probe = Probe(setup, pool)
-        listed, root = await probe.model()
+        listed, root, owner = await probe.model()
+        software = {"server": owner, "server_version": await probe.version()}
         prompts, facts = _prompts(trace, setup, seed, root)
         server = await probed(probe, prompts, listed=listed)
         notes = _adjusted(prompts, server, setup)
@@ -101,6 +108,7 @@ async def _prepare(trace: Trace, setup: EndpointSetup, seed: int) -> tuple[Probe
         await asyncio.sleep(0)
     if failed:
         notes.append(f"{len(failed)} of {len(lengths)} warm-up requests failed; the first: {failed[0]}")
+    facts |= {name: stated for name, stated in software.items() if stated}
     facts |= {**server.describe(), "warm_up": len(lengths), "warm_up_failed": len(failed)}
     return server, prompts, facts, notes
 
@@ -143,7 +151,7 @@ def _adjusted(prompts: Prompts, server: Probed, setup: EndpointSetup) -> list[st
         )
     if server.counted_by == "even":
         notes.append(
-            "the server does not say how many tokens a chunk has: they are dealt evenly over the chunks of "
+            "the server does not say how many tokens a chunk has: they are split evenly over the chunks of "
             "an answer, so TBT per token is a guess and only ITL per chunk is measured"
         )
     if not server.counts:
@@ -178,7 +186,6 @@ def _together(results: list[ClientResult], setup: EndpointSetup) -> Facts:
     opened = sum(one.connections_opened for one in results)
     return {
         "connections_opened": opened,
-        "busiest_client": max(one.busy for one in results),
         "requests_by_how_tokens_are_known": dict(counted_by),
         "first_errors": errors,
     }

@@ -12,7 +12,7 @@ from laminabench.systems.live.endpoint.setup import EndpointSetup
 from laminabench.util.version import __version__
 
 Prompt = Sequence[int] | str
-# Fields that tell how tokens came, or hold the server to the trace's lengths; not every server knows them.
+# Fields that show how tokens came, or hold the server to the trace's lengths; not every server knows them.
 OPTIONAL = (
     "continuous_usage_stats",
     "include_usage",

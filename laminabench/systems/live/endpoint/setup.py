@@ -11,13 +11,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 from urllib.parse import urlsplit
 
-from laminabench.catalog.deployment import Deployment
+import msgspec
+
+from laminabench.catalog.deployment import Deployment, DeploymentFacts
 from laminabench.util import safe_parse
 from laminabench.util.errors import UserError
-from laminabench.util.json import JsonObject
 from laminabench.util.redact import SHORTEST, Secret
 
 Api = Literal["completions", "chat"]
@@ -89,10 +90,10 @@ class Behind:
     def power_w(self) -> float | None:
         return self.hardware.power_w if self.hardware else None
 
-    def describe(self) -> JsonObject:
-        known: dict[str, Any] = {**dict.fromkeys(("dop", "usd_per_hour", "power_w")), "devices": []}
-        known = self.hardware.describe() if self.hardware else known | {"price_note": ""}
-        return {**known, "name": str(self), "url": str(self.address or "")}
+    def describe(self) -> DeploymentFacts:
+        unknown = DeploymentFacts(name="", usd_per_hour=None, devices=[], price_note="")
+        facts = self.hardware.describe() if self.hardware else unknown
+        return msgspec.structs.replace(facts, name=str(self), url=str(self.address or ""))
 
     def __str__(self) -> str:
         if self.address is None:
@@ -110,12 +111,12 @@ class EndpointSetup:
     fields: tuple[tuple[str, Secret], ...] = ()  # of every request's head, the key's among them
     tokenizer: str | None = None
     vocab: int | None = None
-    timeout_s: float = TIMEOUT_S
-    first_byte_timeout_s: float = FIRST_BYTE_TIMEOUT_S
+    timeout: float = TIMEOUT_S
+    first_byte_timeout: float = FIRST_BYTE_TIMEOUT_S
     retries: int = RETRIES
     warm_up: int = WARM_UP
     connections: int | None = None
-    workers: int = 1
+    client_workers: int = 1
 
     @property
     def address(self) -> Address:

@@ -45,7 +45,7 @@ class Choice(msgspec.Struct):
     finish_reason: str | None = None
 
     @property
-    def says_something(self) -> bool:
+    def has_content(self) -> bool:
         delta = self.delta
         return bool(self.text or (delta and (delta.content or delta.reasoning_content or delta.reasoning)))
 
@@ -72,8 +72,8 @@ def tokens_in(choice: Choice) -> tuple[int, CountedBy]:
     return 0, "even"
 
 
-def dealt(tokens: int, chunks: int) -> list[int]:
-    """Deal so many tokens over so many chunks, as evenly as integers go; earlier ones have no fewer."""
+def split_evenly(tokens: int, chunks: int) -> list[int]:
+    """Split tokens over chunks as evenly as integers allow; earlier chunks have no fewer."""
     each, more = divmod(tokens, chunks)
     return [each + (place < more) for place in range(chunks)]
 
@@ -160,7 +160,7 @@ class Stream:
     def chunks_came(self) -> bool:
         return self.made > 0 or bool(self._unknown)
 
-    # What the connection tells.
+    # Called by the connection.
 
     def started(self, status: int, fields: dict[str, str], at_s: float) -> None:
         self.status, self.fields, self.headers_s = status, fields, at_s
@@ -183,7 +183,7 @@ class Stream:
     def ended(self, error: str) -> None:
         if not self.error:
             self.error = self._why(error)
-        self._deal()
+        self._split_unknown()
         if not self.over.done():
             self.over.set_result(None)
 
@@ -233,7 +233,7 @@ class Stream:
         else:
             tokens, counted_by = tokens_in(choice)
         if counted_by == "even":
-            if choice.says_something or _silent(choice):
+            if choice.has_content or _silent(choice):
                 self._unknown.append(len(self._records.chunk_tokens))
                 self._came(0, "even", at_s)
         elif tokens > 0:
@@ -244,14 +244,14 @@ class Stream:
         self.counted_by, self.finished_s = counted_by, at_s
         self._records.chunk(self._place, at_s, tokens)
 
-    def _deal(self) -> None:
+    def _split_unknown(self) -> None:
         """Give the chunks that did not say how many tokens they have an even part of all."""
         if not self._unknown:
             return
         self._records.note(self._place, even=True)
         count = len(self._unknown)
         left = self.completion_counted - self.made if self.completion_counted >= 0 else count
-        for place, tokens in zip(self._unknown, dealt(max(left, 0), count), strict=True):
+        for place, tokens in zip(self._unknown, split_evenly(max(left, 0), count), strict=True):
             self._records.chunk_tokens[place] = tokens
             self._records.tokens += tokens
 

@@ -57,7 +57,7 @@ class Connection(asyncio.Protocol):
         if plain is not None and transport.get_extra_info("sslcontext") is None:
             self._plain = plain.fileno()
 
-    def ask(self, request: bytes, answer: Stream) -> float:
+    def send_request(self, request: bytes, answer: Stream) -> float:
         """Send a request; return when it was sent."""
         assert self._answer is None
         if self._transport is None:
@@ -88,7 +88,7 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
-    # What the event loop tells.
+    # Called by the event loop.
 
     def data_received(self, data: bytes) -> None:
         self._at_s = time.monotonic()
@@ -119,7 +119,7 @@ class Connection(asyncio.Protocol):
         else:
             self._end(error or CLOSED)
 
-    # What the parser tells.
+    # Called by the parser.
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._fields.append((name, value))

@@ -52,7 +52,7 @@ def _check_instance(setup: LiveSetup) -> None:
         raise UserError(
             "network-not-live", f"--network {setup.network}: live workers are linked by {', '.join(NETWORKS)}"
         )
-    if setup.max_sequences < 1:
+    if setup.max_num_seqs < 1:
         raise UserError("replay-value", "--max-num-seqs is at least 1")
     if setup.absorb == "attention" and setup.model.latent is None:
         raise UserError(

@@ -2,7 +2,7 @@
 
 Cores are equal, so dividing them between model and attention gains nothing by itself: whatever the two
 take, (m + a) / (p + q) is no more than the larger of m / p and a / q. What a process loses with many threads,
-and workers with smaller batches and messages, only a measurement tells.
+and workers with smaller batches and messages, only a measurement decides.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Load:
     @classmethod
     def of(cls, trace: Trace, request: ReplayRequest, setup: LiveSetup, free_bytes: float) -> Load:
         """Return the load of a trace, as far as memory allows."""
-        at_once = (len(trace), setup.max_sequences, request.concurrency or MOST_SEQUENCES, MOST_SEQUENCES)
+        at_once = (len(trace), setup.max_num_seqs, request.concurrency or MOST_SEQUENCES, MOST_SEQUENCES)
         mean = float(np.mean(trace.prompt_tokens + trace.output_tokens / 2)) if len(trace) else 1.0
         context = max(1, round(mean))
         sequences = max(1, min(at_once))

@@ -42,7 +42,9 @@ class Resumed(NamedTuple):
 
 
 Event = Begun | Arrived | Iteration | FaultEvent | Resumed
-_KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Begun, Arrived, Iteration, FaultEvent, Resumed)}
+_KINDS: dict[str, type[Event]] = {
+    kind.__name__: kind for kind in (Begun, Arrived, Iteration, FaultEvent, Resumed)
+}
 
 
 def packed(event: Event) -> list[Any]:
@@ -101,7 +103,7 @@ class ReplayLog:
             self.before = dict(self.tables.iterations_of)
 
     def restore(self, records: Sequence[Any]) -> None:
-        """Take in what a journal tells; a UserError if it cannot have been."""
+        """Apply a journal's events; a UserError if they are impossible."""
         try:
             for record in records:
                 self.apply(unpacked(record))
@@ -111,7 +113,7 @@ class ReplayLog:
         ) as error:
             raise UserError(
                 "journal-damaged",
-                f"the journal tells what cannot have been ({type(error).__name__}: {error}); remove it and "
+                f"the journal has impossible contents ({type(error).__name__}: {error}); remove it and "
                 "replay again",
             ) from error
 

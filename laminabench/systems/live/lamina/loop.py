@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from laminabench.util.errors import UserError
 from laminabench.util.live_progress import FaultEvent
 
 if TYPE_CHECKING:
-    from lamina.serve import Engines, Step
+    from lamina.serve import Engines, Fleet, Step
 
 
 # A key before all others, for requests that ran when a replay was interrupted.
@@ -185,10 +185,11 @@ class Replay:
         self.order.row, made = row, self.log.made(row)
         prompt = int(self.trace.prompt_tokens[row]) if self.prompts is None else self.prompts(row)
         sampling = Sampling(max_tokens=int(self.trace.output_tokens[row]), ignore_eos=True)
-        more: dict[str, Any] = {"made": made} if made else {}
         if self.prefix:
-            more["prefix"] = self.prefix(row)
-        number = self.engine.submit(prompt, sampling, **more)
+            fleet = cast("Fleet", self.engine)
+            number = fleet.submit(prompt, sampling, made=made, prefix=self.prefix(row))
+        else:
+            number = self.engine.submit(prompt, sampling, made=made)
         self._rows[number], self._numbers[row] = row, number
 
     def _inject_faults(self) -> None:
@@ -284,7 +285,7 @@ class Replay:
             [rows[number] for number in step.joined],
             [rows[number] for number in step.preempted],
             [rows[number] for number in step.ended],
-            # Workers elsewhere tell their times at the end; 0 is what this side saw of them.
+            # Workers elsewhere report their times at the end; 0 is what this side saw of them.
             step.model_s or float("nan"),
             step.attention_s or float("nan"),
             step.host_s / self.clock.slowdown,

@@ -23,7 +23,7 @@ GPU_SHARE = 0.9
 def kv_tokens(setup: LiveSetup, trace: Trace, free_bytes: float) -> int:
     """Return the KV tokens of each instance for a trace, at most what its longest requests use at once."""
     lengths = trace.prompt_tokens.astype(np.int64) + trace.output_tokens
-    most = int(np.sort(lengths)[-setup.max_sequences :].sum() * KV_HEADROOM) + 1
+    most = int(np.sort(lengths)[-setup.max_num_seqs :].sum() * KV_HEADROOM) + 1
     return kv_of_each(setup, most, free_bytes)
 
 
@@ -45,7 +45,7 @@ def kv_within(setup: LiveSetup, most: int, free_bytes: float) -> int:
     room, usual = _room_for_kv(setup, free_bytes)
     if setup.kv_copy in ("host", "worker"):
         room, usual = room / 2, usual / 2
-    each = on_device * setup.overcommit
+    each = on_device * setup.kv_overcommit
     if room < each:
         raise UserError(
             "model-does-not-fit",
@@ -54,7 +54,7 @@ def kv_within(setup: LiveSetup, most: int, free_bytes: float) -> int:
         )
     if setup.kv_tokens is not None:
         if setup.kv_tokens * each > room:
-            times = f" with --kv-overcommit {setup.overcommit:g}" if setup.overcommit > 1 else ""
+            times = f" with --kv-overcommit {setup.kv_overcommit:g}" if setup.kv_overcommit > 1 else ""
             raise UserError(
                 "kv-tokens-too-many",
                 f"--kv-tokens {setup.kv_tokens}{times} are {setup.kv_tokens * each / 1e9:.1f} GB and "

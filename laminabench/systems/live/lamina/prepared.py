@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -244,8 +244,7 @@ def prepare(request: ReplayRequest, _: Listener) -> PreparedEngine:
             "--batches auto measures one engine that has the machine to itself; say how many for --instances",
         )
     fields = looked_up(msgspec.structs.replace(request, deployment=str(each[0])))
-    called = {"max_sequences": "max_num_seqs", "overcommit": "kv_overcommit"}
-    setup = settled(LiveSetup, request, called, **fields, deployments=each, auto=auto)
+    setup = settled(LiveSetup, request, **fields, deployments=each, auto=auto)
     faults = [parse(spec) for spec in request.chaos]
     check(setup)
     for name in ("timeline", "chaos"):
@@ -266,9 +265,9 @@ def _unsound(records: Recorded | OwnTimes) -> CheckFailedError | None:
     )
 
 
-def twin(request: ReplayRequest) -> dict[str, Any]:
+def twin(request: ReplayRequest) -> Mapping[str, str | int]:
     """Return the choices of its modelled twin."""
-    choices: dict[str, Any] = {}
+    choices: dict[str, str | int] = {}
     if request.prefill == "model":
         # The modelled default is of all tokens of an iteration, the engine's is of prompts.
         choices["max_batched_tokens"] = max(
@@ -301,7 +300,7 @@ def facts_of(setup: LiveSetup, serving: Engines) -> JsonObject:
         **({} if setup.alone or not engine.core.network_why else {"network_why": engine.core.network_why}),
         "kv_capacity_tokens": engine.kv_tokens,
         "warm_up_iterations": engine.warm_up_iterations,
-        "max_num_seqs": setup.max_sequences,
+        "max_num_seqs": setup.max_num_seqs,
         "dtype": setup.model.dtype,
         **({} if setup.kv_dtype == "auto" else {"kv_dtype": setup.kv_dtype}),
         **({} if setup.kv_copy == "none" else {"kv_copy": setup.kv_copy}),
@@ -313,10 +312,10 @@ def facts_of(setup: LiveSetup, serving: Engines) -> JsonObject:
 
 def paging_of(setup: LiveSetup, serving: Engines) -> JsonObject:
     """Return what paging has cost each attention worker that runs now, in pages, if there is any."""
-    if setup.overcommit == 1:
+    if setup.kv_overcommit == 1:
         return {}
     faults = {worker: asdict(each) for worker, each in serving.paging().items()}
-    return {"kv_overcommit": setup.overcommit, "kv_paging": faults}
+    return {"kv_overcommit": setup.kv_overcommit, "kv_paging": faults}
 
 
 def _of_all(setup: LiveSetup, fleet: Fleet) -> JsonObject:

@@ -158,7 +158,7 @@ class OwnTimes:
 def recorded(
     engine: Engines, clock: Clock, before: Mapping[int, int] | None = None, process: str = PROCESS
 ) -> Recorded | OwnTimes:
-    """Ask the workers, and hold what they say against the schedule; before the engine is closed."""
+    """Check the workers' records against the schedule, before the engine is closed."""
     from lamina.pipeline import check_schedule
 
     records = engine.records()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +46,7 @@ def opened(path: Path | None, model: str, listener: Listener) -> Iterator[Reques
             ) from error
 
 
-def _require_same(path: Path, begins: Any, header: dict[str, Any]) -> None:
+def _require_same(path: Path, begins: Any, header: Mapping[str, object]) -> None:
     """Raise a UserError for a journal of a replay, another format or another model."""
     if not isinstance(begins, dict) or begins.get("kind") != KIND:
         raise UserError("journal-not-a-journal", f"{path} is not a journal of a server: name another file")

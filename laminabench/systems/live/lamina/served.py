@@ -100,7 +100,7 @@ def serve(setup: ServeSetup, *, listener: Listener, ready: Callable[[str], None]
     with sock, serve_journal.opened(setup.journal, setup.name, listener) as requests:
         tokenizer = _tokenizer(setup)
         live = setup.live
-        tokens = kv_of_each(live, live.max_sequences * TOKENS_EACH, free_bytes(live))
+        tokens = kv_of_each(live, live.max_num_seqs * TOKENS_EACH, free_bytes(live))
         with opened(live, tokens, "fifo", listener=listener) as engine:
             from lamina.http.app import Serving  # with torch, once the port is known to be free
             from lamina.http.service import Limits, Service
@@ -136,7 +136,7 @@ def _require_private(setup: ServeSetup) -> None:
     if setup.api_key is None and not is_loopback(setup.host):
         raise UserError(
             "serve-without-key",
-            f"--host {setup.host} lets other machines in: give an API key with --api-key-file or "
+            f"--host {setup.host} is reachable from other machines: give an API key with --api-key-file or "
             f"{KEY_VARIABLE}, or leave --host out",
         )
 

@@ -6,13 +6,16 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from laminabench.catalog.deployment import Deployment, Instances, Workers
 from laminabench.catalog.find_model import to_hf_config
 from laminabench.sim.spec import Admission, Pipelining
 from laminabench.systems.live import gpus
 from laminabench.systems.live.local import CPU, MAX_SEQUENCES, LocalSetup
+
+if TYPE_CHECKING:
+    from lamina.cluster import Layout
 
 DEPLOYMENT = "1xcpu+1xcpu"
 # Made-up weights have no longest text: positions rotate and are no rows of a table.
@@ -39,9 +42,9 @@ class LiveSetup(LocalSetup):
     overlap: bool = False
     absorb: Literal["model", "attention"] = "model"
     admission: Admission = "reserve"
-    max_sequences: int = MAX_SEQUENCES
+    max_num_seqs: int = MAX_SEQUENCES
     kv_tokens: int | None = None  # on the devices
-    overcommit: float = 1.0  # KV tokens over those that fit, as in the modelled systems
+    kv_overcommit: float = 1.0  # KV tokens over those that fit, as in the modelled systems
     kv_dtype: Literal["auto", "fp8", "int8"] = "auto"  # of KV alone; else the model's
     kv_copy: Literal["none", "host", "worker", "disk"] = "none"
     oversubscribe: bool = False
@@ -138,21 +141,25 @@ class LiveSetup(LocalSetup):
             return to_hf_config(self.model.name, LONGEST_TEXT)
         return self.weights or self.config_file
 
-    def layout(self) -> dict[str, Any]:
-        """Return the arguments of lamina.Layout."""
+    def layout(self) -> Layout:
+        """Return the engine's layout."""
+        from lamina.cluster import Layout
+
         same = (
             *("pipelining", "batches", "min_batch", "pipeline_parallel", "experts", "partition"),
             *("stream_chunks", "stream_along", "network", "oversubscribe"),
         )
-        return {
-            "model_workers": self.workers[0],
-            "attention_workers": self.workers[1],
-            "prefill_workers": self.prefill_workers,
-            "kv_copies": self.kv_copy,
-            **{f"{kind}_on": on for kind, on in self.devices().items()},
-            "together": self.on_gpus and not gpus.shared_by_processes(),
+        devices = self.devices()
+        return Layout(
+            model_workers=self.workers[0],
+            attention_workers=self.workers[1],
+            prefill_workers=self.prefill_workers,
+            kv_copies=self.kv_copy,
+            together=self.on_gpus and not gpus.shared_by_processes(),
+            model_on=devices.get("model", CPU),
+            attention_on=devices.get("attention", CPU),
             **{name: getattr(self, name) for name in same},
-        }
+        )
 
 
 SETUP = LiveSetup

@@ -80,20 +80,19 @@ def _started(
 ) -> Engine:
     import torch
 
-    from lamina.cluster import Layout
     from lamina.serve import Engine
 
     dtype = DTYPES.get(setup.model.dtype)  # what is none of activations is left to the model
     engine = Engine(
         setup.engine_model(),
-        layout=None if setup.alone else Layout(**setup.layout()),
+        layout=None if setup.alone else setup.layout(),
         machine=machine,
         dtype=None if dtype is None else getattr(torch, dtype),
-        max_sequences=setup.max_sequences,
+        max_sequences=setup.max_num_seqs,
         admission=setup.admission,
         policy=policy,
         kv_tokens=tokens,
-        overcommit=round(setup.overcommit - 1, 6),  # the engine's is the further share
+        overcommit=round(setup.kv_overcommit - 1, 6),  # the engine's is the further share
         decode_only=setup.prefill == "off",
         prompt_tokens=setup.max_batched_tokens,
         load_format="safetensors" if setup.weights else "dummy",

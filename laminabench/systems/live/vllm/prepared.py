@@ -13,7 +13,15 @@ from laminabench.baselines.environment import Environment, find
 from laminabench.requests.replay import ReplayRequest
 from laminabench.runs.manifest import Partial
 from laminabench.runs.summary import Summary
-from laminabench.systems.base import Past, Prepared, Replayed, Workload, defaulted, settled, summary_of
+from laminabench.systems.base import (
+    Past,
+    Prepared,
+    Replayed,
+    Workload,
+    defaulted,
+    settled,
+    summary_of,
+)
 from laminabench.systems.live.local import MAX_SEQUENCES, MODEL, free_bytes, looked_up
 from laminabench.systems.live.vllm import setup as vllm_setup
 from laminabench.systems.live.vllm.runner import Ended, Received, run
@@ -90,7 +98,7 @@ def prepare(request: ReplayRequest, _: Listener) -> PreparedVllm:
         max_num_seqs=MAX_SEQUENCES,
         runner_timeout=vllm_setup.TIMEOUT_S,
     )
-    setup = settled(VllmSetup, request, {"timeout_s": "runner_timeout"}, **looked_up(request))
+    setup = settled(VllmSetup, request, **looked_up(request))
     vllm_setup.check(setup)
     return PreparedVllm(request, setup, find(setup.kind))
 
@@ -101,7 +109,7 @@ def _ended_early(
     if partial is None:
         return None
     done = summary.requests.completed
-    where = "the Run is kept, marked partial, with vllm.log" if saved else "no Run was kept"
+    where = "the Run is stored, marked partial, with vllm.log" if saved else "no Run was stored"
     return CheckFailedError(
         "replay-ended-early", f"{partial.why}; {done:,} of {requests:,} requests were done; {where}"
     )
@@ -146,7 +154,7 @@ def _of_prompts(done: Mapping[str, Any]) -> JsonObject:
     return {name: done.get(name) for name in ("prompt_tokens_computed", "prompt_tokens_cached")}
 
 
-def twin(request: ReplayRequest) -> dict[str, Any]:
+def twin(request: ReplayRequest) -> Mapping[str, str | int]:
     """Return the choices of its modelled twin: KV grows, and an iteration has as many tokens by default."""
     del request
     return {"admission": "grow"}

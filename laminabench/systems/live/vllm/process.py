@@ -53,13 +53,13 @@ class VllmProcess(contextlib.AbstractContextManager["VllmProcess"]):
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 cwd=log.parent,
-                # Ctrl-C is for us to hear, and whatever it starts can be ended with it.
+                # Ctrl-C is for this process, and whatever it starts can be ended with it.
                 start_new_session=True,
             )
         self._write(json.dumps(order).encode())
 
     def again(self, requests: Mapping[str, object] | None = None) -> None:
-        """Ask for a replay after one that is done: the same once more, or of other requests."""
+        """Request another replay after one that is done: the same again, or of other requests."""
         self._write(json.dumps(requests).encode() if requests else b"")
 
     def _write(self, line: bytes) -> None:

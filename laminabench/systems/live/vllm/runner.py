@@ -52,7 +52,7 @@ class Received:
         if "events" in line:
             for kind, *rest in line["events"]:
                 (self._arrived if kind == "a" else self._stepped)(*rest)
-            self._tell(quiet=not line["events"])
+            self._report(quiet=not line["events"])
         elif "ready" in line:
             self.ready = line["ready"]
         elif "done" in line:
@@ -103,7 +103,7 @@ class Received:
         if size:
             self.recent.iteration(0, end_s, size, len(joined))
 
-    def _tell(self, *, quiet: bool) -> None:
+    def _report(self, *, quiet: bool) -> None:
         """Report progress: lines come a few times a second, also between arrivals."""
         tables, now_s = self.tables, time.monotonic()
         if not quiet:
@@ -204,7 +204,7 @@ def launch(
         variables(environment, setup.cores(), setup.workers, folder, setup.gpus()),
         order(setup, trace, offered, tokens, models, prompts),
         folder / "vllm.log",
-        setup.timeout_s,
+        setup.runner_timeout,
     )
 
 

@@ -48,7 +48,7 @@ class VllmSetup(LocalSetup):
     prefill: Literal["off", "model"] = "off"
     max_batched_tokens: int | None = None
     prefix_sharing: bool | None = None
-    timeout_s: float = TIMEOUT_S
+    runner_timeout: float = TIMEOUT_S
 
     @property
     def kind(self) -> Kind:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -69,9 +69,9 @@ def default_deployment(model: ModelShape) -> str:
     """Return lamina's for dense models; for experts, as few H200 as fit them, and as many H20."""
     if model.experts is None:
         return split_by_size(model)
-    h200, dealt_out = device("h200"), [each for each in feed_layouts(model) if each.ep == each.devices]
-    enough = [each for each in dealt_out if feed_bytes(model, each) <= 0.9 * h200.memory_bytes]
-    layout = (enough or dealt_out[-1:])[0]
+    h200, expert_parallel = device("h200"), [each for each in feed_layouts(model) if each.ep == each.devices]
+    enough = [each for each in expert_parallel if feed_bytes(model, each) <= 0.9 * h200.memory_bytes]
+    layout = (enough or expert_parallel[-1:])[0]
     return f"{Workers(h200, layout.devices, layout)}+{layout.devices}xh20"
 
 
@@ -150,7 +150,7 @@ def attention_layout(setup: Setup, workers: Workers) -> Layout:
         )
     if given:
         return given
-    legal = [tp for tp in model.attention_degrees(NODE_DEVICES) if workers.count % tp == 0]
+    legal = [tp for tp in model.attention_degrees(workers.device.link_domain) if workers.count % tp == 0]
     usable = _usable(setup, workers)
     enough = [tp for tp in legal if attention_bytes(model, tp) <= usable / 2]
     tp = min(enough) if enough else max(legal)
@@ -158,7 +158,7 @@ def attention_layout(setup: Setup, workers: Workers) -> Layout:
 
 
 def _usable(setup: Setup, workers: Workers) -> float:
-    return setup.memory_utilization * workers.device.memory_bytes - ATTENTION_WORKING_BYTES
+    return setup.gpu_memory_utilization * workers.device.memory_bytes - ATTENTION_WORKING_BYTES
 
 
 def _require_room(setup: Setup, part: str, workers: Workers, weights: float, usable: float) -> None:
@@ -214,7 +214,8 @@ def timing_of(setup: Setup, on: Device, layout: Layout, groups: Layout, limits: 
 
 def hidden_seconds(setup: Setup, layout: Layout, rows: np.ndarray) -> Float64:
     """Return the time of hidden states from one side to the other: half a round trip, and the bytes."""
-    size = WIRE_BYTES[setup.wire] * setup.model.hidden * copies(setup.model, layout) * rows
+    sent = copies(setup.model, setup.deployment.model.device, layout)
+    size = WIRE_BYTES[setup.wire] * setup.model.hidden * sent * rows
     seconds: Float64 = setup.network.rtt_s / 2 + size / link_rate(setup, layout.devices)
     return seconds
 
@@ -233,14 +234,14 @@ def facts(setup: Setup, spec: Spec, layout: Layout, groups: Layout) -> JsonObjec
         "tensor_parallel": layout.tp,
         **({} if layout.plain else {"layout": str(layout)}),
         "attention_layout": str(groups),
-        "copies_of_a_token": copies(setup.model, layout),
+        "copies_of_a_token": copies(setup.model, setup.deployment.model.device, layout),
         "weight_bytes_per_worker": feed_bytes(setup.model, layout),
         "attention_weight_bytes_per_worker": attention_bytes(setup.model, groups.tp),
         **split_facts(setup, spec),
     }
 
 
-def coefficients(setup: Setup, layout: Layout, groups: Layout) -> list[dict[str, Any]]:
+def coefficients(setup: Setup, layout: Layout, groups: Layout) -> list[JsonObject]:
     """Return every coefficient used and its source, of both kinds of workers."""
     model, costs = setup.model, setup.costs
     assert setup.deployment.attention is not None
@@ -249,7 +250,9 @@ def coefficients(setup: Setup, layout: Layout, groups: Layout) -> list[dict[str,
     without_attention = replace(model, latent=None, window=None)
     feed_rows = {
         row["term"]: row
-        for degree in ([fused_layout(layout)] if setup.expert_kernel else exchange_degrees(model, layout))
+        for degree in (
+            [fused_layout(layout)] if setup.expert_kernel else exchange_degrees(model, feed, layout)
+        )
         for row in provenance(costs, feed, degree, model.dtype, model=without_attention)
     }
     attention_rows = provenance(
@@ -286,7 +289,7 @@ class Afd(SplitSystem):
         return default_deployment(model)
 
     def attention_counts(self, model: ModelShape) -> Sequence[int]:
-        """Return every number of attention workers: requests are dealt out, so any will do."""
+        """Return every number of attention workers: requests are distributed, so any will do."""
         del model
         return ATTENTION_COUNTS
 

@@ -10,14 +10,14 @@ import numpy as np
 from laminabench.catalog.cost_terms import ACTIVATION_BYTES, Float64
 from laminabench.catalog.costs import CostSet
 from laminabench.catalog.hardware import Device
-from laminabench.catalog.layout import NODE_DEVICES, Layout
+from laminabench.catalog.layout import Layout
 from laminabench.catalog.models import DTYPE_BYTES, ModelShape
 from laminabench.catalog.step import (
     Routing,
-    beside_seconds,
     experts_seconds,
     lm_head_seconds,
     norm_seconds,
+    overlapped_seconds,
     priced,
     summed,
 )
@@ -34,24 +34,25 @@ def feed_bytes(model: ModelShape, layout: Layout) -> float:
     return model.weight_bytes_per_worker(layout) - model.attention_weight_bytes(layout.tp)
 
 
-def nodes_reached(model: ModelShape, layout: Layout) -> tuple[float, float]:
+def nodes_reached(model: ModelShape, device: Device, layout: Layout) -> tuple[float, float]:
     """Return the nodes of feed-forward workers that a token is sent to, by dense and expert layers.
 
-    In the latter, those that have one of its experts, each of which is as likely as any other; all nodes
-    where experts are not dealt out.
+    A node has the devices that fast links connect. In the latter, those that have one of its experts, each
+    of which is as likely as any other; all nodes where experts are not distributed.
     """
-    dense = -(-layout.tp // NODE_DEVICES)
+    dense = device.link_domains(layout.tp)
     if model.experts is None:
         return dense, 0.0
-    count, parts = model.experts.count, min(layout.ep, layout.nodes)
+    nodes = device.link_domains(layout.stage)
+    count, parts = model.experts.count, min(layout.ep, nodes)
     others = count - -(-count // parts)
     missed = comb(others, model.experts.top_k) / comb(count, model.experts.top_k)
-    return dense, layout.nodes * (1 - missed)
+    return dense, nodes * (1 - missed)
 
 
-def copies(model: ModelShape, layout: Layout) -> float:
+def copies(model: ModelShape, device: Device, layout: Layout) -> float:
     """Return how often a hidden state is sent to the feed-forward workers, on average over layers."""
-    dense, experts = nodes_reached(model, layout)
+    dense, experts = nodes_reached(model, device, layout)
     return (model.dense_layers * dense + model.expert_layers * experts) / model.layers
 
 
@@ -85,7 +86,7 @@ def feed_seconds(
     products = priced(costs, device, feed, own)
     work = summed(products) + costs.elementwise_seconds(model, device, layout, own, "feed")
     experts = experts_seconds(costs, model, device, layout, own * layout.dp, routing)
-    work = work + experts - beside_seconds(products, own, experts)
+    work = work + experts - overlapped_seconds(products, own, experts)
     work = work + _exchange_seconds(costs, model, device, layout, own)
     return np.where(rows > 0, work / model.layers, 0.0)
 
@@ -107,10 +108,10 @@ def fused_seconds(
     return np.where(rows > 0, seconds, 0.0)
 
 
-def exchange_degrees(model: ModelShape, layout: Layout) -> tuple[int, int]:
+def exchange_degrees(model: ModelShape, device: Device, layout: Layout) -> tuple[int, int]:
     """Return how many workers of a node share a dense layer's tokens, and how many an expert layer's."""
-    dense = -(-layout.tp // -(-layout.tp // NODE_DEVICES))
-    return dense, -(-layout.stage // layout.nodes) if model.experts else 1
+    dense = -(-layout.tp // device.link_domains(layout.tp))
+    return dense, -(-layout.stage // device.link_domains(layout.stage)) if model.experts else 1
 
 
 def _exchange_seconds(
@@ -118,8 +119,8 @@ def _exchange_seconds(
 ) -> Float64:
     """Return all layers' exchanges: workers of a node gather arriving tokens, and sum up the results."""
     size = ACTIVATION_BYTES * model.hidden * own
-    dense, experts = exchange_degrees(model, layout)
-    share = nodes_reached(model, layout)[1] / layout.nodes
+    dense, experts = exchange_degrees(model, device, layout)
+    share = nodes_reached(model, device, layout)[1] / device.link_domains(layout.stage)
     of_experts = costs.allreduce_seconds(device, experts, share * layout.dp * size)
     return model.dense_layers * costs.allreduce_seconds(device, dense, size) + (
         model.expert_layers * of_experts

@@ -18,6 +18,7 @@ from laminabench.systems.modelled.h2m2.timing import BoardTiming
 from laminabench.systems.modelled.setup import MEMORY_SHARE, PREFILL_ROWS, Modelled, Setup, kv_tokens
 from laminabench.systems.modelled.system import EVERY, ONE_BATCH, System
 from laminabench.util.errors import UserError
+from laminabench.util.json import Json, JsonObject
 
 # As in vLLM, because scheduling is vLLM's.
 MAX_NUM_SEQS = 1024
@@ -156,10 +157,10 @@ def _weight_bytes(model: ModelShape) -> float:
     return sum(footprint(model, 0, lm_head=True).values())
 
 
-def _coefficients(setup: Setup, on: Board, timing: BoardTiming) -> list[dict[str, object]]:
+def _coefficients(setup: Setup, on: Board, timing: BoardTiming) -> list[JsonObject]:
     """Return every number that times are computed from: of the board, the policy, and the cost set's host."""
     kind, source = _CHOICES[timing.mapping]
-    chosen: dict[str, object] = {"policy": timing.mapping, "translated": timing.translated}
+    chosen: dict[str, Json] = {"policy": timing.mapping, "translated": timing.translated}
     if timing.mapping == "flexgen":
         chosen |= {"weights_share": timing.shares[0], "kv_share": timing.shares[1]}
     return [

@@ -4,18 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from functools import cache
+from typing import Literal, NamedTuple
 
 from laminabench import _sim
+from laminabench.catalog.entries import packaged
 from laminabench.catalog.models import ModelShape
 from laminabench.systems.modelled.h2m2.boards import NS, Board
-from laminabench.systems.modelled.h2m2.drams import load_drams
 from laminabench.systems.modelled.h2m2.mapping import Mapping
 from laminabench.systems.modelled.h2m2.timing import shape_of
 
 Side = Literal["hbm", "lpddr"]
 SIDES: tuple[Side, ...] = ("hbm", "lpddr")
 DRAMS: dict[Side, str] = {"hbm": "hbm3", "lpddr": "lpddr5x"}  # of the catalogue
+
+
+class DramTiming(NamedTuple):
+    """A timing of a DRAM, in nanoseconds or bytes, and where it is from."""
+
+    value: float
+    kind: Literal["data sheet", "simulator", "assumed"]
+    source: str
+
+
+class DramKind(NamedTuple):
+    """A DRAM's timings by the names of the C++ code."""
+
+    title: str
+    timings: dict[str, DramTiming]
+
+    def native(self) -> dict[str, float]:
+        return {name: timing.value for name, timing in self.timings.items()}
+
+
+@cache
+def load_drams() -> dict[str, DramKind]:
+    """Return the catalogue's DRAMs by their names."""
+    return {
+        name: DramKind(row.pop("title"), {key: DramTiming(**value) for key, value in row.items()})
+        for name, row in packaged("drams.toml").items()
+    }
 
 
 class Reading(NamedTuple):
@@ -87,7 +115,7 @@ def replay_side(
     reading: Reading = AS_ASSUMED,
     *,
     chips: int | None = None,
-    dram: dict[str, Any] | None = None,
+    dram: dict[str, float] | None = None,
 ) -> SideReplay:
     """Replay the kernels of a middle layer on one side; `dram` replaces the catalogue's."""
     memory = board.hbm if side == "hbm" else board.lpddr
@@ -101,11 +129,12 @@ def replay_side(
         dram=dram or load_drams()[DRAMS[side]].native(),
         **reading._asdict(),
     )
-    return SideReplay(tuple(_kernel(each) for each in kernels))
-
-
-def _kernel(values: dict[str, Any]) -> KernelReplay:
-    return KernelReplay(seconds=values.pop("ns") * NS, closed_s=values.pop("closed_ns") * NS, **values)
+    return SideReplay(
+        tuple(
+            KernelReplay(seconds=each.pop("ns") * NS, closed_s=each.pop("closed_ns") * NS, **each)
+            for each in kernels
+        )
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +142,11 @@ class LayerReplay:
     """A layer on both sides: at each barrier the faster one waits."""
 
     by_side: dict[Side, SideReplay]
-    besides_s: float  # exchange between the sides, launches and barriers: not replayed
+    overhead_s: float  # exchange between the sides, launches and barriers: not replayed
 
     def seconds(self, *, closed: bool = False) -> float:
         parts = [side.by_sublayer(closed=closed) for side in self.by_side.values()]
-        return self.besides_s + sum(max(part[name] for part in parts) for name in parts[0])
+        return self.overhead_s + sum(max(part[name] for part in parts) for name in parts[0])
 
 
 def efficiency(board: Board, side: Side, replayed: SideReplay) -> float:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -96,15 +96,15 @@ def plan(
     _require_work(load)
     if policy == "flexgen" and shares is None:
         shares = _shares(board, model, load, lm_head)
-    native = _native_plan(board, model, policy, load, lm_head, translated, shares)
-    if native is None:
+    result = _planned(board, model, policy, load, lm_head, translated, shares)
+    if result is None:
         raise UserError("mapping-out-of-memory", _no_room(board, model, policy, load, lm_head))
-    by_sublayer = footprint(model, load.kv_tokens, lm_head=lm_head)
-    in_hbm = _mapped_bytes(native, model, by_sublayer)
     if policy == "hierarchical":  # which computes all at HBM and holds there what it can
-        share = min(1.0, board.hbm.capacity_bytes / sum(by_sublayer.values()))
-        in_hbm = {name: size * share for name, size in in_hbm.items()}
-    return _read(native, model, in_hbm)
+        size = sum(footprint(model, load.kv_tokens, lm_head=lm_head).values())
+        share = min(1.0, board.hbm.capacity_bytes / size)
+        in_hbm = {name: part * share for name, part in result.hbm_bytes.items()}
+        return replace(result, hbm_bytes=in_hbm)
+    return result
 
 
 def time_of(
@@ -125,8 +125,7 @@ def time_of(
         moment=load,
         translated=translated,
     )
-    by_sublayer = footprint(model, load.kv_tokens, lm_head=lm_head)
-    return _read(native, model, _mapped_bytes(native, model, by_sublayer))
+    return _read(model, footprint(model, load.kv_tokens, lm_head=lm_head), **native)
 
 
 def flexgen_shares(
@@ -176,7 +175,7 @@ def _shares(
     return (float(solved.x[0]), float(solved.x[1])) if solved.success else None
 
 
-def _native_plan(
+def _planned(
     board: Board,
     model: ModelShape,
     policy: str,
@@ -184,9 +183,9 @@ def _native_plan(
     lm_head: bool,
     translated: bool = False,
     shares: tuple[float, float] | None = None,
-) -> dict[str, Any] | None:
+) -> Plan | None:
     weights, kv = shares or (0.0, 0.0)
-    return _sim.h2m2_plan(
+    native = _sim.h2m2_plan(
         board=board.native(),
         shape=shape_of(model, lm_head=lm_head),
         policy=policy,
@@ -195,21 +194,27 @@ def _native_plan(
         weights_share=weights,
         kv_share=kv,
     )
+    if native is None:
+        return None
+    return _read(model, footprint(model, load.kv_tokens, lm_head=lm_head), **native)
 
 
-def _read(native: dict[str, Any], model: ModelShape, hbm_bytes: dict[str, float]) -> Plan:
-    times = {name: value * NS for name, value in native.items() if name != "mapping"}
-    seconds = {f"{name.removesuffix('_ns')}_s": value for name, value in times.items()}
-    return Plan(mapping=Mapping(*native["mapping"]), layers=model.layers, hbm_bytes=hbm_bytes, **seconds)
-
-
-def _mapped_bytes(
-    native: dict[str, Any], model: ModelShape, by_sublayer: dict[str, float]
-) -> dict[str, float]:
-    qkv, attention, fc, whole_layers = native["mapping"]
+def _read(
+    model: ModelShape,
+    by_sublayer: dict[str, float],
+    *,
+    mapping: tuple[int, int, int, bool],
+    **times_ns: float,
+) -> Plan:
+    qkv, attention, fc, whole_layers = mapping
     heads, groups = (model.layers, model.layers) if whole_layers else (model.heads, model.kv_heads)
     shares = {"qkv": qkv / heads, "attention": attention / groups, "fc": fc / heads}
-    return {name: by_sublayer[name] * share for name, share in shares.items()}
+    return Plan(
+        mapping=Mapping(*mapping),
+        layers=model.layers,
+        hbm_bytes={name: by_sublayer[name] * share for name, share in shares.items()},
+        **{f"{name.removesuffix('_ns')}_s": value * NS for name, value in times_ns.items()},
+    )
 
 
 def _require_work(load: IterationLoad) -> None:
@@ -224,7 +229,7 @@ def _no_room(board: Board, model: ModelShape, policy: str, load: IterationLoad, 
     """Say what does not fit, and what would: a smaller batch, or shorter requests."""
 
     def fits(batch: int, length: int) -> bool:
-        return _native_plan(board, model, policy, uniform(batch, length, board), lm_head) is not None
+        return _planned(board, model, policy, uniform(batch, length, board), lm_head) is not None
 
     length = -(-load.kv_tokens // load.batch)
     size = sum(footprint(model, load.kv_tokens, lm_head=lm_head).values())

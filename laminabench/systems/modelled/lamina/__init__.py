@@ -48,6 +48,7 @@ from laminabench.systems.modelled.setup import (
 from laminabench.systems.modelled.system import EVERY, PROMPTS, SplitSystem, of_today
 from laminabench.systems.modelled.vllm import Vllm
 from laminabench.util.errors import UserError
+from laminabench.util.json import JsonObject
 
 # What the v2 paper measured.
 NETWORK = "fhbn"
@@ -79,7 +80,7 @@ def build(setup: Setup) -> Modelled:
         raise UserError(
             "deployment-bad-layout",
             f"{deployment.attention}: attention workers of lamina have no layout; --partition says what is "
-            "dealt out to them",
+            "distributed to them",
         )
     require_copies(setup)
     if deployment.model.layout and deployment.model.layout.pp > 1:
@@ -106,7 +107,7 @@ def build(setup: Setup) -> Modelled:
     part = "replica" if setup.pipeline_parallel == 1 else "stage"
     timing = timing_of(setup, layout, limits, pools, setup.stream_chunks or 1, tokens)
     spec = replace(
-        spec_of(setup, timing, int(tokens * setup.overcommit), limits.requests),
+        spec_of(setup, timing, int(tokens * setup.kv_overcommit), limits.requests),
         pools=pools,
         batches=batches,
         min_batch=setup.min_batch,
@@ -205,7 +206,7 @@ def pool_tokens(setup: Setup, pools: int) -> int:
     """Return a pool's tokens: of all workers together when heads are split, of one when requests are."""
     attention = setup.deployment.attention
     assert attention is not None
-    usable = setup.memory_utilization * attention.device.memory_bytes - ATTENTION_WORKING_BYTES
+    usable = setup.gpu_memory_utilization * attention.device.memory_bytes - ATTENTION_WORKING_BYTES
     usable -= absorbing_bytes(setup)
     share = attention.count if pools == 1 else 1
     reserved = (attention.device.memory_bytes - usable) * share
@@ -244,7 +245,7 @@ def timing_of(
         attention_rows=absorbing_seconds(setup, device, -(-rows // pools)) + outputs * (rows > 0),
         chunk_overhead=setup.costs.layer_attention(model, device, workers).fixed_s,
         transfer_latency=moved.latency,
-        device_tokens=device_tokens if setup.overcommit > 1 else 2**62,
+        device_tokens=device_tokens if setup.kv_overcommit > 1 else 2**62,
         paged_per_token=paged_seconds(setup, pools),
         prompts=prompt_timing(setup, device, limits.requests, layout, workers),
     )
@@ -311,7 +312,7 @@ def copy_facts(setup: Setup, spec: Spec) -> dict[str, object]:
     return {"kv_copy": setup.kv_copy, "kv_copy_bytes_per_worker": nbytes / setup.deployment.attention.count}
 
 
-def coefficients(setup: Setup, layout: Layout, pools: int) -> list[dict[str, object]]:
+def coefficients(setup: Setup, layout: Layout, pools: int) -> list[JsonObject]:
     """Return every coefficient used and its source, of the model workers and the attention workers."""
     assert setup.deployment.attention is not None
     model_rows = provenance(

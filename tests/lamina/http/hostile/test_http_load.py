@@ -170,7 +170,7 @@ def counted(target: Any) -> Counter[str]:
     """Counters and gauges of the server, and how many requests its engine has taken in."""
     from prometheus_client.parser import text_string_to_metric_families
 
-    text = target.say(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n").body.decode()
+    text = target.send_raw(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n").body.decode()
     result: Counter[str] = Counter()
     for family in text_string_to_metric_families(text):
         for sample in family.samples:

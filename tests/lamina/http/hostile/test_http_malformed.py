@@ -165,7 +165,7 @@ def test_only_json_is_read(target: Any, kind: str) -> None:
 )
 def test_another_method_or_place_is_refused(target: Any, status: int, line: str) -> None:
     raw = f"{line} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n"
-    target.say(raw.encode()).error(status)
+    target.send_raw(raw.encode()).error(status)
 
 
 HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"

@@ -52,7 +52,7 @@ def test_asking_for_it_says_why_not() -> None:
         find("nccl", HERE, HERE)
 
 
-def test_it_does_not_tell_what_is_there() -> None:
+def test_it_does_not_reveal_what_is_there() -> None:
     receiver = object.__new__(NcclReceiver)
     receiver.peer = "model worker 0"
     with pytest.raises(fhbn.ChannelError, match="channel-unusable"):

@@ -121,6 +121,19 @@ def test_a_gpu_becomes_curves_and_formulas(gpu: Path) -> None:
     assert (costs.measured.graph_rows, costs.measured.nearest) == (512, 4)
 
 
+def test_a_table_of_launches_is_refused_for_an_older_one(gpu: Path) -> None:
+    """300 us whatever the size, as products in fp8 by blocks once were timed, are no kernel's times."""
+    launches = GemmCost(300e-6, 0, 1, 1, 2, TRUTH)
+    _gemm(gpu, "0.25.0", launches)
+    slow = GemmCost(8e-6, 0, 0.3, 0.3, 2, TRUTH)
+    _gemm(gpu, "0.26.0", launches, "fp8_block")
+    costs = imported("aiconfigurator", [gpu], "mine")
+    assert "0.19.0" in costs.gemm["h200", "bf16"].origin.source
+    assert ("h200", "fp8_block") not in costs.gemm
+    _gemm(gpu, "0.27.0", slow)
+    assert "0.27.0" in imported("aiconfigurator", [gpu], "mine").gemm["h200", "bf16"].origin.source
+
+
 def _expert_rows(cost: ExpertCost) -> list[dict[str, object]]:
     """Two gated models and one that is not; of the first also loads that are not read."""
     rows: list[dict[str, object]] = []

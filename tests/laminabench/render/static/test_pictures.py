@@ -53,7 +53,7 @@ def test_a_replay_has_its_faults_and_interruptions(keep: Callable[..., Run]) -> 
     run = keep(live=True, faults=[fault, fault], resumed=resumed)
     figure = column([rate_chart(shown([run])), tbt_chart(shown([run]))], "a $name$ [of] somebody's")
     assert figure.get_suptitle() == "a $name$ [of] somebody's"
-    assert {"limit 60 ms", "fault, until iterations go on", "resumed"} < labels(figure)
+    assert {"limit 60 ms", "fault, until iterations resume", "resumed"} < labels(figure)
     spans = [patch for patch in figure.axes[0].patches if patch.get_alpha() == pytest.approx(0.35)]
     assert [span.get_x() for span in spans] == [1.2, 1.2]
     assert "resumed" not in labels(replay_picture(keep(), "calm"))

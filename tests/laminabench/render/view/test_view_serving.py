@@ -32,7 +32,7 @@ def test_clients_that_send_nothing_hold_no_place(monkeypatch: pytest.MonkeyPatch
     answers: list[bytes] = []
     handlers = [signal.getsignal(number) for number in serving.SIGNALS]
 
-    def ask(address: Any) -> None:
+    def connect(address: Any) -> None:
         silent = [socket.create_connection(address, timeout=30) for _ in range(12)]
         silent[0].sendall(GET[:20])
         answers.extend(read(each) for each in silent)
@@ -46,8 +46,8 @@ def test_clients_that_send_nothing_hold_no_place(monkeypatch: pytest.MonkeyPatch
         os.kill(os.getpid(), signal.SIGTERM)
 
     with serving._bound(0) as sock:
-        asking = threading.Thread(target=ask, args=(sock.getsockname(),))
-        asyncio.run(serving._serve(application, sock, asking.start))  # type: ignore[arg-type]
-        asking.join()
+        connecting = threading.Thread(target=connect, args=(sock.getsockname(),))
+        asyncio.run(serving._serve(application, sock, connecting.start))  # type: ignore[arg-type]
+        connecting.join()
     assert [answer.split()[1] for answer in answers] == [b"408"] * 4 + [b"503"] * 8 + [b"200"]
     assert [signal.getsignal(number) for number in serving.SIGNALS] == handlers

@@ -106,7 +106,7 @@ def test_workers_of_a_resumed_replay_are_alive(trace_of: Any) -> None:
     assert due(planned, log, 2.0) == planned
 
 
-def test_a_replay_strikes_between_steps_and_tells_what_it_cost(
+def test_faults_are_injected_between_steps_and_their_cost_is_reported(
     made_up_engine: Any, trace_of: Any, play: Any
 ) -> None:
     trace, engine = trace_of([10] * 4, [400] * 4), made_up_engine()

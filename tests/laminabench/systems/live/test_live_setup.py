@@ -140,11 +140,11 @@ def test_a_model_that_does_not_fit(trace_of: Any) -> None:
 
 
 def test_kv_memory_by_default_is_a_quarter_of_what_is_free_or_what_can_be_used(trace_of: Any) -> None:
-    setup, each = a_setup(max_sequences=2), 16_384
+    setup, each = a_setup(max_num_seqs=2), 16_384
     assert kv_tokens(setup, trace_of([10**6] * 3, [10] * 3), 8 * GB) == 2 * GB // each
     # The two longest at once, and a little to spare.
     assert kv_tokens(setup, trace_of([90, 5, 190], [10] * 3), 8 * GB) == int(300 * 1.02) + 1
-    by_requests = a_setup("1xcpu+2xcpu", max_sequences=2, partition="requests")
+    by_requests = a_setup("1xcpu+2xcpu", max_num_seqs=2, partition="requests")
     assert kv_tokens(by_requests, trace_of([90, 5, 190], [10] * 3), 8 * GB) == 2 * (int(300 * 1.02) + 1)
 
 
@@ -196,7 +196,7 @@ def test_a_copy_of_kv_takes_half_of_its_memory(trace_of: Any) -> None:
     alone = kv_tokens(a_setup(), trace, 8 * GB)
     assert kv_tokens(a_setup(kv_copy="host"), trace, 8 * GB) == alone // 2
     assert kv_tokens(a_setup(kv_copy="disk"), trace, 8 * GB) == alone
-    assert a_setup(kv_copy="disk").layout()["kv_copies"] == "disk"
+    assert a_setup(kv_copy="disk").layout().kv_copies == "disk"
     with pytest.raises(UserError, match="deployment-no-attention"):
         check(a_setup("1xcpu", kv_copy="host"))
 
@@ -204,20 +204,19 @@ def test_a_copy_of_kv_takes_half_of_its_memory(trace_of: Any) -> None:
 def test_overcommitted_kv_memory_is_in_addition_to_the_devices(trace_of: Any) -> None:
     trace, each = trace_of([10**6] * 3, [10] * 3), 16_384
     # By default the devices are as large as ever, where there is room for the rest as well.
-    assert kv_tokens(a_setup(overcommit=2.0), trace, 8 * GB) == 2 * GB // each
-    assert kv_tokens(a_setup(overcommit=100.0), trace, 8 * GB) < 0.08 * GB // each
-    assert kv_tokens(a_setup(kv_tokens=100_000, overcommit=3.0), trace, 8 * GB) == 100_000
+    assert kv_tokens(a_setup(kv_overcommit=2.0), trace, 8 * GB) == 2 * GB // each
+    assert kv_tokens(a_setup(kv_overcommit=100.0), trace, 8 * GB) < 0.08 * GB // each
+    assert kv_tokens(a_setup(kv_tokens=100_000, kv_overcommit=3.0), trace, 8 * GB) == 100_000
     with pytest.raises(UserError, match="kv-tokens-too-many"):
-        kv_tokens(a_setup(kv_tokens=100_000, overcommit=5.0), trace, 8 * GB)
+        kv_tokens(a_setup(kv_tokens=100_000, kv_overcommit=5.0), trace, 8 * GB)
 
 
 def test_the_layout_is_one_that_the_engine_takes() -> None:
-    import lamina
 
-    layout = lamina.Layout(**a_setup("2xcpu+2xcpu", batches=3, stream_chunks=2, network="shm").layout())
+    layout = a_setup("2xcpu+2xcpu", batches=3, stream_chunks=2, network="shm").layout()
     assert (layout.model_workers, layout.attention_workers) == (2, 2)
     assert (layout.batches, layout.pipelining, layout.stream_chunks) == (3, "rotational", 2)
-    assert lamina.Layout(**a_setup().layout()).batches == 2
+    assert a_setup().layout().batches == 2
 
 
 def test_the_engine_computes_so_many_tokens_of_prompts_with_an_iteration() -> None:
@@ -227,14 +226,14 @@ def test_the_engine_computes_so_many_tokens_of_prompts_with_an_iteration() -> No
     setup = a_setup("1xcpu", "llama-tiny", prefill="model", max_batched_tokens=64)
     received: list[str] = []
 
-    class Hears(Listener):
+    class Recorder(Listener):
         @contextlib.contextmanager
         def progress(self, what: str, unit: str = "bytes") -> Iterator[Callable[[int, int | None], None]]:
             received.append(f"{what}{unit}")
             yield lambda done, total: None
             received.append("there")
 
-    with opened(setup, 1024, "fifo", listener=Hears()) as engine:
+    with opened(setup, 1024, "fifo", listener=Recorder()) as engine:
         assert received == ["starting", "there"]  # so that nothing else is shown beside it
         engine.submit([1] * 100, Sampling(max_tokens=2))
         steps = []

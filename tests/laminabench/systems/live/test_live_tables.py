@@ -11,8 +11,8 @@ from laminabench.runs.status import statuses
 from laminabench.systems.live.tables import Iteration, Tables
 
 
-def step(batch: int, iteration: int, size: int, start_s: float, end_s: float, **who: list[int]) -> Iteration:
-    return Iteration(batch, iteration, size, size, start_s, end_s, model_s=0.1, attention_s=0.2, **who)
+def step(batch: int, iteration: int, size: int, start_s: float, end_s: float, **rows: list[int]) -> Iteration:
+    return Iteration(batch, iteration, size, size, start_s, end_s, model_s=0.1, attention_s=0.2, **rows)
 
 
 @pytest.fixture

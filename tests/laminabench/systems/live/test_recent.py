@@ -70,7 +70,7 @@ def test_the_rate_is_over_a_second_or_little_more(steps: list[tuple[float, int]]
         assert moment.tokens_per_s == pytest.approx((moment.tokens - had) / (moment.at_s - since_s))
 
 
-def test_a_replay_tells_of_itself_a_few_times_a_second(made_up_engine: Any, trace_of: Any, play: Any) -> None:
+def test_a_replay_reports_a_few_times_a_second(made_up_engine: Any, trace_of: Any, play: Any) -> None:
     messages: list[Happening] = []
     trace = trace_of([10] * 40, [50] * 40)
     replay = play(made_up_engine(most=20), trace, Offered(), recent=Recent(messages.append, 40))
@@ -129,7 +129,7 @@ def moment_of(sampler: ProgressSampler) -> Moment:
     return moment
 
 
-def test_a_client_tells_what_it_notes_anyway() -> None:
+def test_a_client_reports_what_it_records_anyway() -> None:
     records = Records(np.arange(3))
     sampler = ProgressSampler(records)
     assert sampler.sample()[:-1] == NO_PROGRESS[:-1]

@@ -100,17 +100,25 @@ def test_both_sides_are_the_whole_step(name: str) -> None:
 
 
 def test_a_token_goes_to_the_nodes_that_have_its_experts() -> None:
-    shape = model("qwen3-30b-a3b")
-    assert copies(shape, Layout(8, ep=8)) == 1
+    shape, h200 = model("qwen3-30b-a3b"), device("h200")
+    assert copies(shape, h200, Layout(8, ep=8)) == 1
     elsewhere = prod((96 - i) / (128 - i) for i in range(8))  # all eight experts on three of four nodes
-    assert copies(shape, Layout(4, 8, 32)) == pytest.approx(4 * (1 - elsewhere))
-    assert copies(TINY, Layout(8)) == 1
+    assert copies(shape, h200, Layout(4, 8, 32)) == pytest.approx(4 * (1 - elsewhere))
+    assert copies(TINY, h200, Layout(8)) == 1
     # DeepSeek-V3's first three layers have no experts.
     dense, nodes = 3, 2 * (1 - prod((128 - i) / (256 - i) for i in range(8)))
-    assert copies(model("deepseek-v3"), Layout(8, 2, 16)) == pytest.approx((dense + 58 * nodes) / 61)
+    assert copies(model("deepseek-v3"), h200, Layout(8, 2, 16)) == pytest.approx((dense + 58 * nodes) / 61)
     timing = timing_of(build("16xh200:tp8dp2ep16+4xh20", "deepseek-v3"))
     size = 2 * 7168 * 100 * (dense + 58 * nodes) / 61
     assert timing.out_transfer[100] == pytest.approx(5e-6 + size / 4e9)
+    # 72 of GB200 have fast links to each other: 16 are one node, 80 are two.
+    assert copies(model("deepseek-v3"), device("gb200"), Layout(8, 2, 16)) == 1
+    assert copies(shape, device("gb200"), Layout(4, 20, 80)) == pytest.approx(
+        2 * (1 - prod((64 - i) / (128 - i) for i in range(8)))
+    )
+    setup = a_setup("16xgb200:tp8dp2ep16+4xgb200", model("deepseek-v3"))
+    timing = timing_of(system("afd").build(setup))
+    assert timing.out_transfer[100] == pytest.approx(5e-6 + 2 * 7168 * 100 / 4e9)
 
 
 @pytest.mark.parametrize(
@@ -189,7 +197,7 @@ def test_prompts_are_computed(pool: str | None) -> None:
         ("2xh100+4xh20", "llama3-70b", {"pipelining": "rotational"}, "deployment-batches"),
         ("2xh100+4xh20", "llama3-70b", {"batches": 2, "pipelining": "serial"}, "deployment-batches"),
         ("2xh100+4xh20", "llama3-70b", {"batches": 1, "pipelining": "pingpong"}, "deployment-batches"),
-        ("2xh100+4xh20", "llama3-70b", {"kv_capacity": 10**9}, "kv-tokens-too-many"),
+        ("2xh100+4xh20", "llama3-70b", {"kv_tokens": 10**9}, "kv-tokens-too-many"),
     ],
 )
 def test_what_cannot_be(deployment: str, name: str, more: dict[str, Any], code: str) -> None:
@@ -197,7 +205,7 @@ def test_what_cannot_be(deployment: str, name: str, more: dict[str, Any], code: 
         build(deployment, name, **more)
 
 
-def test_a_plan_tries_experts_dealt_out_and_says_what_binds() -> None:
+def test_a_plan_tries_distributed_experts_and_names_the_bottleneck() -> None:
     kinds = [device("h200"), device("h20")]
     results = [str(each) for each in deployments("afd", model("deepseek-v3"), kinds, replicas=2)]
     assert len(set(results)) == len(results)

@@ -81,14 +81,14 @@ def test_windows_charge_a_request_once():
     assert spec.timing.window == 128
 
 
-def test_requests_of_latent_attention_are_dealt_out_and_heads_are_refused():
+def test_requests_of_latent_attention_are_distributed_and_heads_are_refused():
     spec = system("lamina").build(setup("deepseek-v3", "8xh200:ep8+4xh20")).spec
     assert spec.pools == 4
     with pytest.raises(UserError, match="deployment-heads"):
         system("lamina").build(setup("deepseek-v3", "8xh200:ep8+4xh20", partition="heads"))
 
 
-def test_few_kv_heads_are_dealt_out_as_far_as_they_go():
+def test_few_kv_heads_are_distributed_as_far_as_they_go():
     few = system("lamina").build(setup("qwen3-235b-a22b", "4xh200+4xh20")).spec
     many = system("lamina").build(setup("qwen3-235b-a22b", "4xh200+8xh20")).spec
     assert (few.pools, many.pools) == (1, 8)

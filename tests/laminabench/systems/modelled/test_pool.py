@@ -71,6 +71,13 @@ def test_devices_are_engines_of_the_largest_degree_that_divides_them(
     assert modelled.facts["prefill_kv_tokens"] == engines * (pool.engine.tokens_per_pool // 16 * 16)
 
 
+def test_devices_for_prompts_have_the_layout_that_is_given() -> None:
+    modelled = built(system="vllm", model="minimax-m2.5", deployment="4xh200", prefill="pool:4xh200:dp4ep4")
+    pool = modelled.spec.pool
+    assert pool is not None
+    assert (pool.engine.copies, pool.engine.pools, modelled.facts["prefill_tensor_parallel"]) == (1, 4, 1)
+
+
 @pytest.mark.parametrize(("system", "pulls"), [("vllm", False), ("lamina", True)])
 def test_vllm_pushes_and_lamina_pulls(system: str, pulls: bool) -> None:
     modelled = built(system=system, prefill="pool:4xh100", max_batched_tokens=512)
@@ -106,7 +113,7 @@ def test_price_and_power_include_the_pool_of_every_instance() -> None:
         2 * (6 * h100.price_usd_per_hour + 4 * h20.price_usd_per_hour)
     )
     assert result.power_w == pytest.approx(2 * (6 * h100.power_w + 4 * h20.power_w))
-    counts = {part["device"]: part["count"] for part in result.describe()["devices"]}
+    counts = {part.device: part.count for part in result.describe().devices}
     assert counts == {"h100": 12, "h20": 8}
 
 

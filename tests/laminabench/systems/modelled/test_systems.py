@@ -122,7 +122,7 @@ def test_how_many_devices_would_fit(name: str, deployment: str, advice: str) -> 
     assert advice in str(error.value)
 
 
-def test_requests_may_be_dealt_out_where_heads_cannot() -> None:
+def test_requests_may_be_distributed_where_heads_cannot() -> None:
     modelled = build("lamina", "2xh100+6xh20", partition="requests")
     assert modelled.spec.pools == 6
 
@@ -174,7 +174,7 @@ def test_overcommitted_kv_admits_more_and_pays_for_what_is_paged() -> None:
     setup = a_setup("1xa100-80g+3xrtx-3090", "llama-13b")
     trace = resolve("azure-conv", offline=True, requests=600)
     plain = simulate(trace, system("lamina-v1").build(setup).spec, Offered())
-    more = simulate(trace, system("lamina-v1").build(replace(setup, overcommit=3.0)).spec, Offered())
+    more = simulate(trace, system("lamina-v1").build(replace(setup, kv_overcommit=3.0)).spec, Offered())
     assert more.peak_kv_tokens > plain.kv_capacity_tokens
     assert more.iterations["attention_s"].max() > 1.5 * plain.iterations["attention_s"].max()
 
@@ -182,7 +182,7 @@ def test_overcommitted_kv_admits_more_and_pays_for_what_is_paged() -> None:
 def test_charged_but_unwritten_kv_is_not_paged() -> None:
     """One short prompt that may grow long is charged beyond the device, but nothing of it is there yet."""
     setup = a_setup("1xa100-80g+3xrtx-3090", "llama-13b", batches=1)
-    modelled = system("lamina-v1").build(replace(setup, overcommit=2.0))
+    modelled = system("lamina-v1").build(replace(setup, kv_overcommit=2.0))
     device = modelled.spec.timing.device_tokens
     trace = make_trace(
         np.zeros(1), np.array([10], np.int32), np.array([device + 1000], np.int32), TraceMeta("grows")

@@ -47,7 +47,7 @@ def samples() -> dict[str, bytes]:
     mooncake = [dict(zip(("timestamp", "input_length", "output_length"), row, strict=True)) for row in rows]
     contents["mooncake"] = "".join(json.dumps(row | {"hash_ids": [1, 2, 3]}) + "\n" for row in mooncake)
     contents["jsonl"] = contents["mooncake"].replace("timestamp", "arrival_s").replace("hash_ids", "blocks")
-    turns = [{"from": who, "value": f"hello {who}"} for who in ("human", "gpt", "human", "gpt")]
+    turns = [{"from": role, "value": f"hello {role}"} for role in ("human", "gpt", "human", "gpt")]
     contents["sharegpt"] = json.dumps([{"id": str(i), "conversations": turns} for i in range(9)], indent=1)
     encoded = {name: content.encode() for name, content in contents.items()}
     encoded["utf-16"] = contents["vidur"].encode("utf-16")

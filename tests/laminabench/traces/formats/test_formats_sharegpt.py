@@ -27,7 +27,7 @@ def words(tmp_path):
 def conversations(trace_file):
     def write(*talks: list[tuple[str, object]]):
         items = [
-            {"id": str(n), "conversations": [{"from": who, "value": text} for who, text in talk]}
+            {"id": str(n), "conversations": [{"from": role, "value": text} for role, text in talk]}
             for n, talk in enumerate(talks)
         ]
         return trace_file(json.dumps(items), "sharegpt.json")

@@ -277,7 +277,7 @@ def test_its_ends_are_those_of_every_order_counted() -> None:
     assert result.low <= result.estimate <= result.high
 
 
-def test_the_least_rounds_can_tell_a_change() -> None:
+def test_the_fewest_rounds_can_detect_a_change() -> None:
     before = [1.0, 1.01, 1.02, 1.03]
     assert len(before) == LEAST_ROUNDS
     # All orders at the end of the distribution are few enough only from here on.

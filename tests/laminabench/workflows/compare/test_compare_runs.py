@@ -13,6 +13,7 @@ from made_outcome import trace_of
 
 from laminabench.analysis.estimate import Estimate
 from laminabench.analysis.metrics_table import COMPARED, SUMMARISED
+from laminabench.catalog.deployment import DeploymentFacts
 from laminabench.runs.manifest import Manifest, Partial
 from laminabench.runs.status import FAILED
 from laminabench.runs.write import write_run
@@ -42,7 +43,7 @@ def save_run(tmp_path: Path, manifest_of: Callable[..., Manifest]) -> SaveRun:
         options = {"batches": facts.pop("batches", 1), "timeline": name, "costs": facts.pop("costs", None)}
         usd, watts = facts.pop("usd_per_hour", 10.0), facts.pop("power_w", None)
         known = {
-            "deployment": {"name": "2xh100+4xh20", "usd_per_hour": usd, "power_w": watts},
+            "deployment": DeploymentFacts(name="2xh100+4xh20", usd_per_hour=usd, power_w=watts),
             "backend": "live",
         }
         written = manifest_of(
@@ -87,7 +88,7 @@ def test_rounds_that_differ_have_an_interval(save_run: SaveRun) -> None:
     assert compared.sides[1].estimates["throughput"].exact
 
 
-def test_rounds_that_are_all_the_same_do_not_tell_how_sure_they_are(save_run: SaveRun) -> None:
+def test_identical_rounds_give_no_confidence_interval(save_run: SaveRun) -> None:
     """As where every token was in time: 100 % in three rounds is not 100 % for certain."""
     paths = [save_run(name, backend="live", slo_tbt_ms=1e6) for name in ("one", "two", "three")]
     compared, _ = compare_runs([*paths, save_run("other", batches=2, slo_tbt_ms=1e6)])
@@ -214,7 +215,7 @@ def save_client_run(
         known = {
             "workload": {"mode": "saturate", "slo_tbt_ms": 20.0, "options": {}},
             "system": "openai",
-            "deployment": {"name": "a url", "usd_per_hour": None, "power_w": None},
+            "deployment": DeploymentFacts(name="a url", usd_per_hour=None),
             "backend": "live",
         }
         written = manifest_of(trace, **(known | facts))
@@ -264,10 +265,10 @@ def test_servers_with_other_chunk_sizes_are_noted(save_client_run: SaveRun) -> N
 
 def test_failures_and_estimates_are_noted(save_client_run: SaveRun) -> None:
     failed = save_client_run("failed", changes={"status": FAILED, "error": "reset"})
-    dealt = save_client_run("dealt", system="other", changes={"even": True})
-    _, notes = compare_runs([failed, dealt])
+    even = save_client_run("dealt", system="other", changes={"even": True})
+    _, notes = compare_runs([failed, even])
     assert any(f"{failed} has {REQUESTS} requests that failed" in note for note in notes)
-    assert any(f"{dealt} does not know which tokens a chunk had" in note for note in notes)
+    assert any(f"{even} does not know which tokens a chunk had" in note for note in notes)
 
 
 def test_a_partial_run_is_labelled_and_is_no_round(save_client_run: SaveRun) -> None:

@@ -14,7 +14,7 @@ from laminabench.traces.table import Trace, TraceMeta, make_trace
 from laminabench.workflows.plan.question import Question
 
 DrawTrace = Callable[..., Trace]
-Ask = Callable[..., Question]
+Pose = Callable[..., Question]
 
 
 @pytest.fixture(scope="session")
@@ -42,7 +42,7 @@ def draw_trace() -> DrawTrace:
 
 
 @pytest.fixture(scope="session")
-def ask() -> Ask:
+def pose() -> Pose:
     """A question of a trace; the catalogue's names for what it is about."""
 
     def requested(trace: Trace, slo_ms: float = 100.0, **more: Any) -> Question:

@@ -73,7 +73,7 @@ def test_a_classic_server() -> None:
     assert "leaves prompts out" in facts["emit"]
 
 
-def test_prompts_beside_decoding_have_their_budget() -> None:
+def test_prompts_colocated_with_decoding_have_their_budget() -> None:
     flags_ = ("--prefill", "colocated", "--max-batched-tokens", "1024", "--mode", "saturate")
     text = run(*ON, *flags_, "--emit", "vllm")
     given = values(commands(text)[0])
@@ -109,6 +109,27 @@ def test_a_pool_for_prompts_in_all_formats(tmp_path: Path) -> None:
         assert own["parallelism"]["tensor"] * own["replicas"] == devices
         assert "--tensor-parallel-size" not in own["containers"][0]["args"]  # which the chart adds
     assert chart["routing"]["proxy"]["enabled"]
+
+
+@pytest.mark.parametrize("kind", ["vllm", "dynamo", "llm-d"])
+def test_names_of_models_and_traces_stay_in_the_comment(kind: str, tmp_path: Path) -> None:
+    config = {
+        "model_type": "llama",
+        "hidden_size": 512,
+        "intermediate_size": 1024,
+        "num_attention_heads": 8,
+        "num_hidden_layers": 2,
+        "vocab_size": 1000,
+        "_name_or_path": "a\ntouch evil\u2028kind: Evil\x1b[31m",
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    trace = tmp_path / "b\rtouch evil\nkind: Evil.csv"
+    trace.write_text("prompt_tokens,output_tokens\n" + "100,50\n" * 50)
+    text = run(*ON, "--emit", kind, "--model", str(tmp_path / "config.json"), "--trace", str(trace))
+    assert "Not verified" in text
+    rest = [line for line in text.splitlines() if not line.startswith("#")]
+    assert not any("evil" in line and "name:" not in line and "/model:" not in line for line in rest)
+    assert "\x1b" not in text
 
 
 def _container(part: dict[str, Any]) -> dict[str, Any]:
@@ -163,7 +184,7 @@ def test_a_model_of_a_folder_is_that_folder() -> None:
 
 
 @pytest.mark.parametrize("refused", [False, True])
-def test_an_installed_parser_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: bool) -> None:
+def test_an_installed_parser_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: bool) -> None:
     python = tmp_path / "bin" / "python"
     python.parent.mkdir()
     python.write_text(

@@ -72,7 +72,7 @@ BOARDS = some_boards((1, 8), (2, 32), (3, None))
     ("boards", "seed"), [*((False, seed) for seed in range(40)), *((True, seed) for seed in range(12))]
 )
 def test_no_replay_is_better_than_its_bound(
-    boards: bool, seed: int, mode: Any, draw_trace: Any, ask: Any
+    boards: bool, seed: int, mode: Any, draw_trace: Any, pose: Any
 ) -> None:
     random = np.random.default_rng(seed if boards else 1000 + seed)
     trace = draw_trace(
@@ -86,7 +86,7 @@ def test_no_replay_is_better_than_its_bound(
     if int(trace.output_tokens.max()) == 1:
         pytest.skip("no time between tokens")
     models = ("llama3-8b", "llama-33b", "llama3-70b", "gpt3-175b" if boards else "qwen3-32b")
-    question = ask(
+    question = pose(
         trace,
         model=models[seed % len(models)],
         mode=mode,
@@ -102,10 +102,10 @@ def test_no_replay_is_better_than_its_bound(
 @pytest.mark.parametrize("mode", ["saturate", "open"])
 @pytest.mark.parametrize("seed", range(3))
 def test_bounds_hold_where_attention_workers_have_weights(
-    seed: int, mode: Any, draw_trace: Any, ask: Any
+    seed: int, mode: Any, draw_trace: Any, pose: Any
 ) -> None:
     trace = draw_trace(seed, requests=200, prompt=300, output=30, spread=0.5, rate=5)
-    question = ask(
+    question = pose(
         trace, model=("llama3-8b", "llama3-70b", "qwen3-30b-a3b")[seed], mode=mode, costs="roofline"
     )
     for bound, point in judged(question, a_dozen(seed, question.model, systems=("afd",))):
@@ -115,7 +115,9 @@ def test_bounds_hold_where_attention_workers_have_weights(
 
 @pytest.mark.parametrize("prefill", ["off", "colocated"])
 @pytest.mark.parametrize("seed", range(6))
-def test_bounds_hold_where_attention_was_measured(seed: int, prefill: Any, draw_trace: Any, ask: Any) -> None:
+def test_bounds_hold_where_attention_was_measured(
+    seed: int, prefill: Any, draw_trace: Any, pose: Any
+) -> None:
     random = np.random.default_rng(3000 + seed)
     trace = draw_trace(
         seed,
@@ -125,7 +127,7 @@ def test_bounds_hold_where_attention_was_measured(seed: int, prefill: Any, draw_
         spread=random.choice([0.5, 1.5]),
         rate=random.choice([0.5, 5]),
     )
-    question = ask(
+    question = pose(
         trace,
         model=("llama3.1-8b", "qwen3-32b")[seed % 2],
         mode=("saturate", "open")[seed // 2 % 2],
@@ -170,7 +172,7 @@ def with_prefixes(trace: Trace, random: np.random.Generator) -> Trace:
 @pytest.mark.parametrize("mode", ["saturate", "open"])
 @pytest.mark.parametrize("seed", range(16))
 def test_no_replay_with_prompts_is_better_than_its_bound(
-    seed: int, mode: Any, draw_trace: Any, ask: Any
+    seed: int, mode: Any, draw_trace: Any, pose: Any
 ) -> None:
     random = np.random.default_rng(2000 + seed)
     trace = draw_trace(
@@ -185,7 +187,7 @@ def test_no_replay_with_prompts_is_better_than_its_bound(
         pytest.skip("no time between tokens")
     if seed % 2:
         trace = with_prefixes(trace, random)
-    question = ask(
+    question = pose(
         trace,
         model=("llama3-8b", "llama-33b", "llama3-70b", "qwen3-32b")[seed % 4],
         mode=mode,
@@ -262,11 +264,11 @@ def stages(spec: Spec, _: Timing) -> Spec:
 @pytest.mark.parametrize("prefill", ["off", "colocated"])
 @pytest.mark.parametrize("mode", ["saturate", "open"])
 def test_bounds_hold_of_other_layers(
-    change: Any, prefill: Any, mode: Any, draw_trace: Any, ask: Any, monkeypatch: pytest.MonkeyPatch
+    change: Any, prefill: Any, mode: Any, draw_trace: Any, pose: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     change_cluster(monkeypatch, change)
     trace = draw_trace(7, requests=250, prompt=1000, output=40, spread=0.7, rate=3)
-    question = ask(trace, mode=mode, prefill=prefill, slo_queueing_p99_s=2.0)
+    question = pose(trace, mode=mode, prefill=prefill, slo_queueing_p99_s=2.0)
     some = a_dozen(7, question.model, NO_PROMPTS if prefill == "off" else PROMPTS[mode])[:4]
     result = judged(question, some)
     assert result
@@ -279,12 +281,12 @@ def test_bounds_hold_of_other_layers(
 @pytest.mark.parametrize("change", [attention_rows, windows])
 @pytest.mark.parametrize("prefill", ["off", "colocated"])
 def test_bounds_are_near_with_other_layers(
-    change: Any, prefill: Any, draw_trace: Any, ask: Any, monkeypatch: pytest.MonkeyPatch
+    change: Any, prefill: Any, draw_trace: Any, pose: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     change_cluster(monkeypatch, change)
     requests, output, budget, most = (2000, 100, 0, 1.1) if prefill == "off" else (1000, 20, 2048, 1.35)
     trace = draw_trace(1, requests=requests, prompt=4000, output=output, spread=0.3)
-    question = ask(trace, prefill=prefill)
+    question = pose(trace, prefill=prefill)
     some = [replace(each, prompt_budget=budget) for each in all_of_vllm(question.model)]
     result = judged(question, some)
     assert len(result) >= 2
@@ -292,23 +294,23 @@ def test_bounds_are_near_with_other_layers(
         assert bound.tokens_per_s <= most * point.tokens_per_s, point.candidate
 
 
-def test_bounds_with_prompts_say_something(draw_trace: Any, ask: Any) -> None:
+def test_bounds_with_prompts_say_something(draw_trace: Any, pose: Any) -> None:
     """Compute-bound: nearly all time is that of prompts, saturated or to the last arrival."""
     trace = draw_trace(4, requests=1000, prompt=4000, output=20, spread=0.3, rate=6)
-    saturated = ask(trace, prefill="colocated")
+    saturated = pose(trace, prefill="colocated")
     some = [replace(each, prompt_budget=2048) for each in all_of_vllm(saturated.model)]
     for bound, point in judged(saturated, some):
         assert bound.tokens_per_s <= 1.35 * point.tokens_per_s, point.candidate
-    open_one = ask(trace, mode="open", prefill="colocated", slo_queueing_p99_s=2.0)
+    open_one = pose(trace, mode="open", prefill="colocated", slo_queueing_p99_s=2.0)
     assert "vllm 4xh20, 2048 tokens an iteration" in map(str, falling(open_one, some))
     for bound, point in judged(open_one, some):
         assert bound.ttft_p99_s * 1000 >= 0.15 * (point.ttft_p99_ms or 0), point.candidate
 
 
-def test_bounds_are_near_where_batches_stay_full(draw_trace: Any, ask: Any) -> None:
+def test_bounds_are_near_where_batches_stay_full(draw_trace: Any, pose: Any) -> None:
     """Serial, many times more requests than fit: nothing but the beginning is unlike the steady state."""
-    hosts = ask(draw_trace(1, requests=2000, prompt=4000, output=100, spread=0.3))
-    boards = ask(draw_trace(1, requests=1000, prompt=1500, output=40, spread=0.3))
+    hosts = pose(draw_trace(1, requests=2000, prompt=4000, output=100, spread=0.3))
+    boards = pose(draw_trace(1, requests=1000, prompt=1500, output=40, spread=0.3))
     for question, some, least in (
         (hosts, all_of_vllm(hosts.model), 0.6),
         (boards, some_boards((1, 64), (2, 32)), 0.8),
@@ -325,28 +327,28 @@ def all_of_vllm(model: Any) -> list[Candidate]:
     return list(candidates(["vllm"], model, devices, Limits(devices=8)))
 
 
-def test_open_what_falls_behind_by_its_bound_does_in_its_replay(draw_trace: Any, ask: Any) -> None:
+def test_open_what_falls_behind_by_its_bound_does_in_its_replay(draw_trace: Any, pose: Any) -> None:
     trace = draw_trace(3, requests=600, prompt=3000, output=150, rate=40)
-    question = ask(trace, mode="open")
+    question = pose(trace, mode="open")
     behind = falling(question, all_of_vllm(question.model) + a_dozen(3, question.model))
     assert behind
     assert not any(point.keeps_up for point in alone(question).points(behind, lambda _: None))
 
 
-def test_a_candidate_that_cannot_hold_the_longest_request_is_out(ask: Any) -> None:
+def test_a_candidate_that_cannot_hold_the_longest_request_is_out(pose: Any) -> None:
     """2 H20 hold 84,503 tokens of llama3-70b in blocks of 16."""
     for prompt, fits in ((84_480 - 16, True), (84_496, False)):
         meta = TraceMeta("tall")
         trace = make_trace(np.zeros(2), np.array([prompt, 9], np.int32), np.array([16, 9], np.int32), meta)
         some = [Candidate("vllm", parse_deployment("2xh20"))]
-        result = alone(ask(trace)).bounds(some, lambda _: None)
+        result = alone(pose(trace)).bounds(some, lambda _: None)
         assert isinstance(result[0], Bound) if fits else result == ["too_small"]
 
 
-def test_a_bound_leaves_the_room_that_admission_leaves(ask: Any) -> None:
+def test_a_bound_leaves_the_room_that_admission_leaves(pose: Any) -> None:
     """2 H20 hold 84,503 tokens of llama3-70b: requests of 50,100 run one at a time, and never 1.7."""
     prompts, outputs = np.full(60, 50_000, np.int32), np.full(60, 100, np.int32)
-    question = ask(make_trace(np.zeros(60), prompts, outputs, TraceMeta("long")))
+    question = pose(make_trace(np.zeros(60), prompts, outputs, TraceMeta("long")))
     ((bound, point),) = judged(question, [Candidate("vllm", parse_deployment("2xh20"))])
     assert point.tbt_p99_ms >= bound.tbt_p99_s * 1000 > 0
 

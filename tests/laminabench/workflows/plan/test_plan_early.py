@@ -44,10 +44,10 @@ def drawn(seed: int, draw_trace: Any) -> tuple[Trace, np.random.Generator]:
     return trace, random
 
 
-def requested(seed: int, trace: Trace, prompts: bool, ask: Any) -> Question:
+def requested(seed: int, trace: Trace, prompts: bool, pose: Any) -> Question:
     model = ("llama3-8b", "llama-33b", "llama3-70b")[seed % 3]
     host_async = seed % 4 == 0
-    result: Question = ask(
+    result: Question = pose(
         trace, model=model, mode="open", host_async=host_async, prefill="any" if prompts else "off"
     )
     return result
@@ -80,10 +80,10 @@ CASES = [(seed, prompts) for seed in range(12) for prompts in (False, True)]
 @pytest.mark.long(but=["[01]-*"])
 @pytest.mark.parametrize(("seed", "prompts"), CASES)
 def test_until_the_next_request_comes_a_part_is_as_the_whole(
-    seed: int, prompts: bool, draw_trace: Any, ask: Any
+    seed: int, prompts: bool, draw_trace: Any, pose: Any
 ) -> None:
     trace, random = drawn(seed, draw_trace)
-    for candidate, spec in that_fit(requested(seed, trace, prompts, ask), random, 6):
+    for candidate, spec in that_fit(requested(seed, trace, prompts, pose), random, 6):
         some = int(random.integers(1, len(trace)))
         until_s = float(trace.arrival_s[some])
         assert before(trace.first(some), spec, until_s) == before(trace, spec, until_s), candidate
@@ -92,10 +92,10 @@ def test_until_the_next_request_comes_a_part_is_as_the_whole(
 @pytest.mark.long(but=["[01]-*"])
 @pytest.mark.parametrize(("seed", "prompts"), CASES)
 def test_no_limit_is_missed_early_that_the_full_trace_meets(
-    seed: int, prompts: bool, draw_trace: Any, ask: Any
+    seed: int, prompts: bool, draw_trace: Any, pose: Any
 ) -> None:
     trace, random = drawn(seed, draw_trace)
-    question = requested(seed, trace, prompts, ask)
+    question = requested(seed, trace, prompts, pose)
     for candidate, spec in that_fit(question, random, 6):
         point = measure(question, trace, candidate, spec)
         slo = limits_met_by(point)
@@ -109,9 +109,9 @@ def limits_met_by(point: Point) -> Slo:
     return Slo(point.tbt_p99_ms / 1000, queueing_s=point.queueing_p99_s, **ttft)
 
 
-def test_a_clear_miss_is_detected_early(draw_trace: Any, ask: Any) -> None:
+def test_a_clear_miss_is_detected_early(draw_trace: Any, pose: Any) -> None:
     trace = draw_trace(5, 600, 3000, 60, rate=4)
-    question = ask(trace, model="llama3-8b", mode="open", prefill="colocated")
+    question = pose(trace, model="llama3-8b", mode="open", prefill="colocated")
     candidate = Candidate("vllm", parse_deployment("1xh100"), prompt_budget=2048)
     spec = cluster(question, candidate)
     assert spec is not None
@@ -120,9 +120,9 @@ def test_a_clear_miss_is_detected_early(draw_trace: Any, ask: Any) -> None:
         assert misses(trace, spec, Slo(**{one: getattr(slo, one) / 4}))
 
 
-def test_of_a_trace_with_fewer_requests_than_parts_nothing_is_known(draw_trace: Any, ask: Any) -> None:
+def test_of_a_trace_with_fewer_requests_than_parts_nothing_is_known(draw_trace: Any, pose: Any) -> None:
     trace = draw_trace(3, requests=min(PARTS) - 1)
-    spec = cluster(ask(trace), Candidate("vllm", parse_deployment("4xh20")))
+    spec = cluster(pose(trace), Candidate("vllm", parse_deployment("4xh20")))
     assert spec is not None
     assert not misses(trace, spec, Slo(0.0, 0.0, 0.0))
 
@@ -131,13 +131,13 @@ def test_of_a_trace_with_fewer_requests_than_parts_nothing_is_known(draw_trace: 
     ("slo_ms", "ttft_ms", "early"), [(7.0, 2000.0, 10), (100.0, 210.0, 0), (5.0, None, 0)]
 )
 def test_without_a_winner_the_nearest_is_as_of_replaying_everything(
-    slo_ms: float, ttft_ms: float | None, early: int, draw_trace: Any, ask: Any
+    slo_ms: float, ttft_ms: float | None, early: int, draw_trace: Any, pose: Any
 ) -> None:
     """By TBT, by TTFT, and without prompts; some miss early, and are told apart nevertheless."""
     prompts = ttft_ms is not None
     limits = {"slo_ttft_ms": ttft_ms, "slo_queueing_p99_s": 2.0, "prefill": "any" if prompts else "off"}
     trace = draw_trace(5, 300, 3000, 60, rate=4)
-    question = ask(trace, slo_ms, model="llama3-8b", mode="open", **limits)
+    question = pose(trace, slo_ms, model="llama3-8b", mode="open", **limits)
     devices = [load_devices()["h100"]]
     given = Prompts((512, 2048), (2048,), 2) if prompts else NO_PROMPTS
     every = list(candidates(["vllm", "lamina"], question.model, devices, Limits(devices=4), given))

@@ -24,8 +24,8 @@ LIMIT_MS = 60.0
 
 
 @pytest.fixture(scope="module")
-def planned(draw_trace: Any, ask: Any) -> tuple[ResolvedPlan, Answer]:
-    question = ask(draw_trace(3, requests=120, prompt=800, output=60), LIMIT_MS)
+def planned(draw_trace: Any, pose: Any) -> tuple[ResolvedPlan, Answer]:
+    question = pose(draw_trace(3, requests=120, prompt=800, output=60), LIMIT_MS)
     known = load_devices()
     request = PlanRequest(
         slo_tbt_p99_ms=LIMIT_MS,

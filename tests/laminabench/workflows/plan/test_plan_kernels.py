@@ -11,9 +11,9 @@ from laminabench.workflows.plan.question import Limits, candidates
 LIMIT_MS = 100.0
 
 
-def test_a_winner_on_h20_that_vllm_s_own_kernel_changes(draw_trace: Any, ask: Any) -> None:
+def test_a_winner_on_h20_that_vllm_s_own_kernel_changes(draw_trace: Any, pose: Any) -> None:
     trace = draw_trace(7, requests=300, prompt=18_000, output=60, spread=0.1)
-    question = ask(trace, LIMIT_MS, costs="vllm-0.24")
+    question = pose(trace, LIMIT_MS, costs="vllm-0.24")
     devices = [load_devices()[name] for name in ("h200", "h20")]
     every = list(candidates(("vllm",), question.model, devices, Limits(90.0)))
     result = answer(question, every, jobs=1)
@@ -25,8 +25,8 @@ def test_a_winner_on_h20_that_vllm_s_own_kernel_changes(draw_trace: Any, ask: An
     assert result.row()["kernel_note"] == result.kernel_note
 
 
-def test_a_winner_without_h20_is_not_searched_again(draw_trace: Any, ask: Any) -> None:
-    question = ask(draw_trace(7), LIMIT_MS)
+def test_a_winner_without_h20_is_not_searched_again(draw_trace: Any, pose: Any) -> None:
+    question = pose(draw_trace(7), LIMIT_MS)
     result = answer(question, list(candidates(("vllm",), question.model, [load_devices()["h100"]])), jobs=1)
     assert (result.other_kernels, result.kernel_note) == ((), "")
     assert "kernel_note" not in result.row()

@@ -57,10 +57,10 @@ CASES = [
     ]
 )
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{case[4]}-{case[5]}-{case[6]}")
-def test_search_agrees_with_replaying_everything(case: Any, draw_trace: Any, ask: Any) -> None:
+def test_search_agrees_with_replaying_everything(case: Any, draw_trace: Any, pose: Any) -> None:
     name, prompt, output, requests, limit_ms, mode, costs = case
     trace = draw_trace(len(name) + limit_ms, requests=requests, prompt=prompt, output=output, rate=8.0)
-    question = ask(trace, limit_ms, model=name, mode=mode, costs=costs)
+    question = pose(trace, limit_ms, model=name, mode=mode, costs=costs)
     every = some(question.model)
     searched = search(question, every, jobs=1)
     grid = search(question, every, exhaustive=True, jobs=1)
@@ -79,9 +79,9 @@ def test_search_agrees_with_replaying_everything(case: Any, draw_trace: Any, ask
     assert sum(searched.counts.values()) == searched.considered == len(every) == sum(grid.counts.values())
 
 
-def test_a_winner_at_a_tenth_lower_price_is_replayed(draw_trace: Any, ask: Any) -> None:
+def test_a_winner_at_a_tenth_lower_price_is_replayed(draw_trace: Any, pose: Any) -> None:
     one = Candidate("vllm", parse_deployment("4xh100"))
-    with team(stage_of(ask(draw_trace(1))), 4, jobs=1) as alone:
+    with team(stage_of(pose(draw_trace(1))), 4, jobs=1) as alone:
         run = Search(alone, [one] * 4, lambda done, total: None)
     slow = Bound(7000.0, 0.2)
     run.bounds = {0: Bound(6100.0, 0.04), 1: Bound(6000 / 1.11, 0.04), 2: Bound(6000 / 1.12, 0.04), 3: slow}
@@ -91,8 +91,8 @@ def test_a_winner_at_a_tenth_lower_price_is_replayed(draw_trace: Any, ask: Any) 
     assert run.could_win() == [0, 1, 2]
 
 
-def test_where_nothing_meets_the_limit_the_nearest_is_exact(draw_trace: Any, ask: Any) -> None:
-    question = ask(draw_trace(5, requests=200), 3.0)
+def test_where_nothing_meets_the_limit_the_nearest_is_exact(draw_trace: Any, pose: Any) -> None:
+    question = pose(draw_trace(5, requests=200), 3.0)
     every = some(question.model)
     searched, grid = search(question, every, jobs=1), search(question, every, exhaustive=True, jobs=1)
     assert winner(searched.points, 3.0) is None
@@ -100,8 +100,8 @@ def test_where_nothing_meets_the_limit_the_nearest_is_exact(draw_trace: Any, ask
     assert len(searched.points) < len(grid.points)
 
 
-def test_processes_come_to_the_same(draw_trace: Any, ask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    question = ask(draw_trace(6, requests=120))
+def test_processes_come_to_the_same(draw_trace: Any, pose: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    question = pose(draw_trace(6, requests=120))
     every = some(question.model)
     alone = search(question, every, jobs=1)
     monkeypatch.setattr("laminabench.workflows.plan.stages.WORTH_SPREADING_S", 0.0)
@@ -109,9 +109,9 @@ def test_processes_come_to_the_same(draw_trace: Any, ask: Any, monkeypatch: pyte
     assert (together.points, together.counts) == (alone.points, alone.counts)
 
 
-def test_samples_drop_poor_candidates_and_retain_the_front(draw_trace: Any, ask: Any) -> None:
+def test_samples_drop_poor_candidates_and_retain_the_front(draw_trace: Any, pose: Any) -> None:
     trace = draw_trace(8, requests=2400, prompt=6000, output=40, spread=0.4)
-    question = ask(trace, 1e6)
+    question = pose(trace, 1e6)
     every = [each for each in some(question.model, devices="h100 h20 a100-80g") if each.system == "vllm"]
     stage = stage_of(question)
     assert stage.part(SHARES[1]) is not None
@@ -124,9 +124,9 @@ def test_samples_drop_poor_candidates_and_retain_the_front(draw_trace: Any, ask:
     assert all(keep for keep, point in zip(saved, grid.points, strict=True) if point in best)
 
 
-def test_a_sample_is_drawn_from_the_whole_trace_in_its_order(draw_trace: Any, ask: Any) -> None:
+def test_a_sample_is_drawn_from_the_whole_trace_in_its_order(draw_trace: Any, pose: Any) -> None:
     trace = draw_trace(9, requests=4 * FEWEST_REQUESTS)
-    stage = stage_of(ask(trace))
+    stage = stage_of(pose(trace))
     drawn = stage.part(4)
     assert drawn is not None
     assert len(drawn) == FEWEST_REQUESTS
@@ -162,8 +162,8 @@ def test_an_overloaded_candidate_is_neither_winner_nor_nearest() -> None:
     assert winner([behind, FAST], 100) is FAST
 
 
-def test_the_nearest_has_its_worst_time_least_over_a_limit(draw_trace: Any, ask: Any) -> None:
-    question = ask(draw_trace(1), 10.0, mode="open", slo_ttft_ms=2000.0, slo_queueing_p99_s=2.0)
+def test_the_nearest_has_its_worst_time_least_over_a_limit(draw_trace: Any, pose: Any) -> None:
+    question = pose(draw_trace(1), 10.0, mode="open", slo_ttft_ms=2000.0, slo_queueing_p99_s=2.0)
     soon = replace(CHEAP, tbt_p99_ms=9.0, ttft_p99_ms=2110.0, queueing_p99_s=1.0, keeps_up=False)
     fast = replace(FAST, tbt_p99_ms=20.4, ttft_p99_ms=100.0)
     waits = replace(soon, queueing_p99_s=3.0)
@@ -202,9 +202,9 @@ def test_a_price_that_changes_the_winner() -> None:
     ],
     ids=str,
 )
-def test_a_point_is_what_replay_says(candidate: Candidate, mode: Any, draw_trace: Any, ask: Any) -> None:
+def test_a_point_is_what_replay_says(candidate: Candidate, mode: Any, draw_trace: Any, pose: Any) -> None:
     trace = draw_trace(2, requests=400)
-    question = ask(trace, 40.0, mode=mode)
+    question = pose(trace, 40.0, mode=mode)
     spec = cluster(question, candidate)
     assert spec is not None
     point = measure(question, trace, candidate, spec)
@@ -219,11 +219,11 @@ def test_a_point_is_what_replay_says(candidate: Candidate, mode: Any, draw_trace
 
 
 @pytest.mark.parametrize("deployment", ["4xh100", "4xh100+2xh20"])
-def test_a_point_with_prompts_is_what_replay_says(deployment: str, draw_trace: Any, ask: Any) -> None:
+def test_a_point_with_prompts_is_what_replay_says(deployment: str, draw_trace: Any, pose: Any) -> None:
     trace = draw_trace(2, requests=400)
     system = "lamina" if "+" in deployment else "vllm"
     limits = {"mode": "open", "prefill": "colocated", "slo_ttft_ms": 3000.0}
-    question = ask(trace, 40.0, **limits)
+    question = pose(trace, 40.0, **limits)
     candidate = Candidate(system, parse_deployment(deployment), 1, prompt_budget=1024)
     spec = cluster(question, candidate)
     assert spec is not None
@@ -246,10 +246,10 @@ def test_a_point_with_prompts_is_what_replay_says(deployment: str, draw_trace: A
     assert not measure(late, trace, candidate, spec).keeps_up
 
 
-def test_with_prompts_the_search_finds_the_winner(draw_trace: Any, ask: Any) -> None:
+def test_with_prompts_the_search_finds_the_winner(draw_trace: Any, pose: Any) -> None:
     trace = draw_trace(5, requests=300, prompt=1500, output=60, rate=2)
     for limits in ({"mode": "open", "slo_ttft_ms": 2000.0, "slo_queueing_p99_s": 2.0}, {}):
-        question = ask(trace, 100.0, prefill="colocated", **limits)
+        question = pose(trace, 100.0, prefill="colocated", **limits)
         devices = [load_devices()[name] for name in ("h100", "h20")]
         prompts = Prompts((512, 2048))
         every = list(candidates(["vllm", "lamina"], question.model, devices, Limits(60), prompts))
@@ -260,13 +260,13 @@ def test_with_prompts_the_search_finds_the_winner(draw_trace: Any, ask: Any) -> 
         assert winner(result.points, 100) == winner(grid.points, 100) is not None
 
 
-def test_instances_and_pools_are_searched(draw_trace: Any, ask: Any) -> None:
+def test_instances_and_pools_are_searched(draw_trace: Any, pose: Any) -> None:
     """Small models on dear devices: two instances for the load; short gaps: prompts on other devices."""
     limits = {"mode": "open", "slo_ttft_ms": 3000.0, "slo_queueing_p99_s": 3.0, "prefill": "any"}
     devices = [load_devices()["h100"]]
     few = [replace(Limits(100), devices=8)]
     for rate, slo_ms, prompts in ((14, 120.0, Prompts((1024,), (), 8)), (5, 13.0, Prompts((512,), (2048,)))):
-        question = ask(draw_trace(5, 300, 3000, 30, rate=rate), slo_ms, model="llama3-8b", **limits)
+        question = pose(draw_trace(5, 300, 3000, 30, rate=rate), slo_ms, model="llama3-8b", **limits)
         every = list(candidates(["vllm"], question.model, devices, *few, prompts))
         result = search(question, every, jobs=1, winner_only=True)
         best = winner(result.points, slo_ms)
@@ -302,13 +302,13 @@ def test_candidates_with_prompts_are_within_the_limits() -> None:
     )
 
 
-def test_without_second_tokens_there_is_nothing_to_plan_for(draw_trace: Any, ask: Any) -> None:
+def test_without_second_tokens_there_is_nothing_to_plan_for(draw_trace: Any, pose: Any) -> None:
     trace = draw_trace(2, requests=5, output=1, spread=0)
     candidate = Candidate("vllm", parse_deployment("4xh100"))
-    spec = cluster(ask(trace), candidate)
+    spec = cluster(pose(trace), candidate)
     assert spec is not None
     with pytest.raises(UserError, match="trace-no-tbt"):
-        measure(ask(trace), trace, candidate, spec)
+        measure(pose(trace), trace, candidate, spec)
 
 
 def test_a_sack_may_cut_one_thing() -> None:

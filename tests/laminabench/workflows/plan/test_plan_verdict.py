@@ -17,8 +17,8 @@ SYSTEMS = ("vllm", "lamina", "lamina-v1")
 
 
 @pytest.fixture(scope="module")
-def planned(draw_trace: Any, ask: Any) -> Answer:
-    question = ask(draw_trace(7, requests=300, prompt=4000), 100.0, costs="vllm-0.24")
+def planned(draw_trace: Any, pose: Any) -> Answer:
+    question = pose(draw_trace(7, requests=300, prompt=4000), 100.0, costs="vllm-0.24")
     devices = [load_devices()[name] for name in ("h100", "h20")]
     every = list(candidates(SYSTEMS, question.model, devices, Limits(60.0)))
     return answer(question, every, jobs=1)

@@ -61,7 +61,7 @@ def test_a_span_costs_what_its_mean_does_where_attention_is_linear(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "sentence"),
     [
         ("id,system\n", "line 1 lacks the columns model"),
         (HEAD, "has no rows"),
@@ -70,12 +70,12 @@ def test_a_span_costs_what_its_mean_does_where_attention_is_linear(tmp_path: Pat
         (HEAD + VLLM.replace(",8,", ",0,"), "line 2: batch is '0'"),
         (HEAD + VLLM.replace("1024", "9-3"), "line 2: context is '9-3'"),
         (HEAD + VLLM.replace("14.0", "nan"), "line 2: step_ms_cuda is 'nan'"),
-        (HEAD + VLLM.replace("14.0,", "14.0,,9"), "line 2 has more cells"),
+        (HEAD + VLLM.replace("14.0,", "14.0,,9"), "line 2: it has more cells"),
         (HEAD + LAMINA.replace("4xgb200:dp4ep4", ""), "line 2: lamina has devices on both sides"),
     ],
 )
-def test_bad_rows_are_refused_with_their_line(tmp_path: Path, text: str, says: str) -> None:
-    with pytest.raises(UserError, match=says) as refused:
+def test_bad_rows_are_refused_with_their_line(tmp_path: Path, text: str, sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence) as refused:
         read_rows(written(tmp_path, text))
     assert refused.value.code == "validation-bad-rows"
 
@@ -98,6 +98,13 @@ def test_terms_sum_up_to_wall_and_less_the_host_to_cuda(tmp_path: Path) -> None:
     for each in predicted(read_rows(written(tmp_path, HEAD + VLLM + LAMINA))):
         assert sum(each.terms.values()) == pytest.approx(each.ms["wall"])
         assert each.ms["wall"] - each.terms["host"] == pytest.approx(each.ms["cuda"])
+
+
+def test_rows_are_not_padded_as_the_very_batch_was_captured(tmp_path: Path) -> None:
+    """vLLM's own graphs are of 24 and 32 rows, and one of 28 would be as long as of 32."""
+    text = HEAD + "".join(VLLM.replace(",8,", f",{batch},") for batch in (24, 28, 32))
+    least, between, most = (each.ms["cuda"] for each in predicted(read_rows(written(tmp_path, text))))
+    assert least < between < 0.999 * most
 
 
 @pytest.mark.parametrize("layout", [4, 8, 32, 64])

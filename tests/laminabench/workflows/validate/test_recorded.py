@@ -8,9 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from laminabench.catalog.accuracy import board
 from laminabench.catalog.cost_file import load_costs
+from laminabench.catalog.cost_terms import Origin
+from laminabench.catalog.server_host import ServerHost
 from laminabench.util.errors import UserError
 from laminabench.workflows.validate import gate, published, recorded
 from laminabench.workflows.validate.board import board_of, samples_of
@@ -48,6 +51,20 @@ def test_a_server_s_host_delays_what_its_client_has(made: Any) -> None:
     assert float(np.median(late - plain)) == pytest.approx(0.05, abs=0.01)
     with pytest.raises(UserError, match="host-unreadable"):
         recorded.predict(made(about={"host": "fast"}), costs)
+
+
+def test_a_measured_server_has_its_own_host(made: Any) -> None:
+    costs = load_costs("vllm-0.19")
+    host = ServerHost(0.0, 0.0, Origin("measured", "here"), request_in_s=20e-3, out_s=30e-3)
+    served = structs.replace(costs, server=host)
+    # What was measured between its steps is what it did not hide.
+    same = made(about={"host": "0ms,in=20ms,out=30ms", "host_async": False})
+    assert recorded.predict(made(), served).ttft == pytest.approx(recorded.predict(same, costs).ttft)
+    assert recorded.predict(same, served).ttft == pytest.approx(recorded.predict(same, costs).ttft)
+    slower = recorded.predict(made(), recorded.with_gap(served, 1e-3))
+    assert float(np.mean(slower.tpot - recorded.predict(made(), served).tpot)) == pytest.approx(
+        1.1e-3, rel=0.2
+    )
 
 
 def test_a_request_of_one_token_has_no_tpot(made: Any) -> None:

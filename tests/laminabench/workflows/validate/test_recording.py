@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from laminabench.catalog.server_host import Steps, server_host
 from laminabench.util.errors import UserError
 from laminabench.workflows.replay import ReplayRequest, run
-from laminabench.workflows.validate.recorded import judged
+from laminabench.workflows.validate.recorded import host_of, judged
 from laminabench.workflows.validate.recording import _COLUMNS, names, packaged_recording, read
 
 SETTINGS: dict[str, Any] = {"model": "llama3.1-8b", "deployment": "1xrtx-4090", "costs": "vllm-0.19"}
@@ -80,6 +81,39 @@ def test_a_run_is_read_as_a_recording_and_predicted_by_what_made_it(tmp_path: Pa
     assert (result.about["max_num_seqs"], result.about["max_batched_tokens"]) == (64, 512)
     errors = judged([result])[0].errors()
     assert all(abs(error) < 1e-6 for metric in errors.values() for error in metric.values())
+
+
+@pytest.mark.parametrize(
+    ("stated", "given", "engine", "ahead", "host"),
+    [
+        ({}, {}, "vllm", True, None),
+        ({"server": "lamina", "server_version": "0.2"}, {}, "lamina 0.2", True, None),
+        ({"server": "vllm", "server_version": "0.18.0"}, {}, "vllm 0.18.0", True, ("0.18.0", True)),
+        ({"server": "vllm", "server_version": "0.12.0"}, {}, "vllm 0.12.0", False, ("0.12.0", False)),
+        (
+            {"server": "vllm", "server_version": "0.12.0"},
+            {"host_async": True, "graph_rows": 256},
+            "vllm 0.12.0",
+            True,
+            ("0.12.0", True),
+        ),
+        ({}, {"server_version": "0.13.0"}, "vllm 0.13.0", False, ("0.13.0", False)),
+    ],
+)
+def test_a_server_s_release_says_what_its_host_takes(
+    tmp_path: Path, stated: Any, given: Any, engine: str, ahead: bool, host: tuple[str, bool] | None
+) -> None:
+    run(a_replay(tmp_path, trace="azure-code", num_requests=10, scale_lengths=0.1))
+    manifest = tmp_path / "run" / "run.json"
+    stored = json.loads(manifest.read_text()) | {"backend": "live"}
+    stored["deployment"]["facts"] |= stated
+    del stored["crc32"]
+    manifest.write_text(json.dumps(stored))
+    result = read(tmp_path / "run", **{**SETTINGS, "deployment": "2xh100:tp2", **given})
+    assert (result.about["engine"], result.about["host_async"]) == (engine, ahead)
+    assert result.about.get("graph_rows") == given.get("graph_rows")
+    expected = host and server_host(host[0], "h100", Steps(host[1]))
+    assert host_of(result) == expected
 
 
 def test_a_server_s_run_has_the_prefixes_of_its_trace_where_that_is_here(tmp_path: Path) -> None:
@@ -187,3 +221,37 @@ def test_a_unique_prompt_shares_nothing(made: Any, tmp_path: Path) -> None:
     made(blocks=np.ones(40, np.int32)).write(target)
     with pytest.raises(UserError, match="validation-bad-recording"):
         read(target)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("model", "5"),
+        ("costs", "[]"),
+        ("deployment", '"h100"'),
+        ("max_num_seqs", "nan"),
+        ("max_num_seqs", "-1"),
+        ("max_batched_tokens", '""'),
+        ("kv_tokens", "[1, 2]"),
+        ("prefix_caching", '"yes"'),
+        ("memory_utilization", "2"),
+        ("others", "-inf"),
+        ("others", "{ another = 1 }"),
+    ],
+)
+def test_a_server_that_cannot_be_is_refused(made: Any, tmp_path: Path, key: str, value: str) -> None:
+    target = tmp_path / "made.toml"
+    made().write(target)
+    rest = [line for line in target.read_text().splitlines() if not line.startswith(f"{key} =")]
+    target.write_text("\n".join([f"{key} = {value}", *rest]))
+    with pytest.raises(UserError, match="validation-bad-recording"):
+        read(target)
+
+
+def test_switches_that_a_file_lacks_are_as_in_servers_of_today(made: Any, tmp_path: Path) -> None:
+    target = tmp_path / "made.toml"
+    made().write(target)
+    text = target.read_text().replace("host_async = true\n", "").replace("prefix_caching = true\n", "")
+    target.write_text(text)
+    about = read(target).about
+    assert (about["host_async"], about["prefix_caching"]) == (True, True)

@@ -241,7 +241,7 @@ def make_setup(server: StandIn) -> Callable[..., EndpointSetup]:
     """A setup for the stand-in, without warm-up unless asked for."""
 
     def made(**more: Any) -> EndpointSetup:
-        chosen = {"warm_up": 0, "retries": 0, "timeout_s": 30.0} | more
+        chosen = {"warm_up": 0, "retries": 0, "timeout": 30.0} | more
         return EndpointSetup(Behind(parse_url(server.url)), Served("m"), **chosen)
 
     return made

@@ -114,6 +114,7 @@ def test_our_server_makes_every_token_of_the_trace(our_url: str, make_trace: Cal
     result = replayed(our_url, make_trace(requests=8, prompt=21, output=6))
     require_all(result, 8, 21, 6)
     assert result.facts["added_prompt_tokens"] == 0
+    assert (result.facts["server"], result.facts["server_version"]) == ("lamina", "test")
 
 
 @pytest.mark.parametrize(("api", "added"), [("completions", 0), ("chat", 2)])

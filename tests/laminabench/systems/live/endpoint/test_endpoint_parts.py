@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from laminabench.systems.live.endpoint import sse
 from laminabench.systems.live.endpoint.setup import parse_url
-from laminabench.systems.live.endpoint.sse import Events, EventsError, dealt, read_chunk, tokens_in
+from laminabench.systems.live.endpoint.sse import Events, EventsError, read_chunk, split_evenly, tokens_in
 from laminabench.util.errors import UserError
 
 LINES = st.sampled_from(
@@ -38,7 +38,7 @@ def test_a_url_is_read_with_or_without_the_version_of_the_api(text: str, shown: 
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "sentence"),
     [
         ("file:///etc/passwd", "http and https only"),
         ("127.0.0.1:8000", "http and https only"),
@@ -52,8 +52,8 @@ def test_a_url_is_read_with_or_without_the_version_of_the_api(text: str, shown: 
         ("http://[::1", "--url"),
     ],
 )
-def test_a_url_that_makes_no_sense_is_refused_with_a_sentence(text: str, says: str) -> None:
-    with pytest.raises(UserError, match=says) as refused:
+def test_a_url_that_makes_no_sense_is_refused_with_a_sentence(text: str, sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence) as refused:
         parse_url(text)
     assert "secret" not in str(refused.value)
 
@@ -90,8 +90,8 @@ def test_tokens_are_counted_by_the_best_that_an_event_says(
 
 
 @given(st.integers(0, 1000), st.integers(1, 50))
-def test_tokens_are_dealt_evenly_and_none_is_lost(tokens: int, chunks: int) -> None:
-    result = dealt(tokens, chunks)
+def test_tokens_are_split_evenly_and_none_is_lost(tokens: int, chunks: int) -> None:
+    result = split_evenly(tokens, chunks)
     assert sum(result) == tokens
     assert max(result) - min(result) <= 1
     assert len(result) == chunks

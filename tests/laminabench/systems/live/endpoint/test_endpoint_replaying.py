@@ -79,7 +79,7 @@ def test_clients_in_processes_of_their_own_share_the_requests(
     alone = observed(make_trace(requests=7))
     sent_alone = {json.dumps(body["prompt"]) for body in server.bodies[1:]}
     before = len(server.bodies)
-    together = observed(make_trace(requests=7), workers=3)
+    together = observed(make_trace(requests=7), client_workers=3)
     sent_together = {json.dumps(body["prompt"]) for body in server.bodies[before + 1 :]}
     assert sent_alone == sent_together
     assert together.facts["client_workers"] == 3
@@ -133,7 +133,7 @@ def test_uncounted_tokens_are_spread_evenly_with_a_note(
     result = observed(make_trace(requests=1, output=5))
     assert result.outcome.chunks["tokens"].tolist() == expected
     assert result.outcome.calls["even"].all()
-    assert any("dealt evenly" in note for note in result.notes)
+    assert any("split evenly" in note for note in result.notes)
 
 
 def test_usage_with_the_last_chunk_alone_is_that_of_the_whole_answer(
@@ -281,7 +281,7 @@ def test_chat_prompts_leave_room_for_the_template(
     server.usual = answer
     result = observed(make_trace(requests=2, prompt=12, output=3), api="chat", tokenizer=str(tmp_path))
     calls, chunks = result.outcome.calls, result.outcome.chunks
-    assert [requested.path for requested in server.requested[1:]] == ["/v1/chat/completions"] * 3
+    assert [requested.path for requested in server.requested[2:]] == ["/v1/chat/completions"] * 3
     assert calls["prompt_counted"].tolist() == [12, 12]
     assert np.bincount(chunks["request"], chunks["tokens"]).tolist() == [3, 3]
     assert (result.facts["added_prompt_tokens"], result.facts["prompts_of_wrong_length"]) == (5, 0)

@@ -58,7 +58,7 @@ def test_a_certificate_that_the_user_trusts_is_taken(
     workers: int,
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-    result = observed(make_trace(requests=6, output=4), mode="closed", concurrency=2, workers=workers)
+    result = observed(make_trace(requests=6, output=4), mode="closed", concurrency=2, client_workers=workers)
     assert result.outcome.requests["status"].tolist() == [DONE] * 6
     assert result.outcome.chunks["tokens"].sum() == 24
     assert len(server.bodies) == 1 + 6

@@ -134,8 +134,8 @@ def test_a_server_says_when_to_come_again(server: Any, observed: Replayed, make_
 @pytest.mark.parametrize(
     ("answer", "limits", "error"),
     [
-        (silent, {"first_byte_timeout_s": 0.2}, "time-out: no answer in 0.2 s"),
-        (stuck, {"timeout_s": 0.4}, "time-out: not done in 0.4 s"),
+        (silent, {"first_byte_timeout": 0.2}, "time-out: no answer in 0.2 s"),
+        (stuck, {"timeout": 0.4}, "time-out: not done in 0.4 s"),
     ],
 )
 def test_nothing_waits_forever(
@@ -188,21 +188,21 @@ def test_an_unreachable_server_is_an_error(server: Any, make_trace: MakeTrace, w
 def test_no_thread_or_connection_is_left(server: Any, observed: Replayed, make_trace: MakeTrace) -> None:
     before = threading.active_count()
     server.answers.append(stuck)
-    observed(make_trace(requests=2), timeout_s=0.3)
+    observed(make_trace(requests=2), timeout=0.3)
     assert threading.active_count() == before
 
 
 def test_a_connection_that_was_lost_before_it_was_used_is_one_that_closed() -> None:
-    async def ask() -> Stream:
+    async def fetch() -> Stream:
         connection = Connection(lambda lost: None, Departures())
         connection.connection_made(asyncio.Transport())
         connection.connection_lost(None)
         stream = Stream(Records(np.zeros(1, np.int64)), 0, asyncio.get_running_loop().create_future())
-        connection.ask(b"GET / HTTP/1.1\r\n\r\n", stream)
+        connection.send_request(b"GET / HTTP/1.1\r\n\r\n", stream)
         await stream.over
         return stream
 
-    assert asyncio.run(ask()).error == CLOSED
+    assert asyncio.run(fetch()).error == CLOSED
 
 
 def test_what_is_lost_on_the_way_to_the_server_is_not_lateness_of_the_client() -> None:
@@ -238,8 +238,8 @@ def test_a_secret_is_hidden_before_what_it_is_in_is_cut(
 def test_an_overloaded_client_is_reported(
     observed: Replayed, make_trace: MakeTrace, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
-    idle = observed(make_trace(requests=3), workers=workers)
+    idle = observed(make_trace(requests=3), client_workers=workers)
     assert idle.facts["busiest_client"] > 0
     monkeypatch.setattr("laminabench.systems.live.endpoint.replaying.TOO_BUSY", 0.0)
-    busy = observed(make_trace(requests=3), workers=workers)
+    busy = observed(make_trace(requests=3), client_workers=workers)
     assert any("--client-workers" in note for note in busy.notes)

@@ -73,9 +73,9 @@ def test_what_the_sentence_says_would_fit_does_fit() -> None:
 
 def test_a_model_that_is_too_large_by_itself() -> None:
     small = replace(BOARD, lpddr=replace(BOARD.lpddr, capacity_bytes=10e9))
-    for ask in (mapping.plan, lambda *args: mapping.flexgen_shares(args[0], args[1], args[3])):
+    for compute in (mapping.plan, lambda *args: mapping.flexgen_shares(args[0], args[1], args[3])):
         with pytest.raises(UserError, match="mapping-out-of-memory"):
-            ask(small, GPT3, "greedy", mapping.uniform(1, 1, BOARD))
+            compute(small, GPT3, "greedy", mapping.uniform(1, 1, BOARD))
 
 
 def test_wrong_questions() -> None:

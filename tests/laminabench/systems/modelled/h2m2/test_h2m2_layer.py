@@ -10,8 +10,7 @@ import pytest
 from laminabench import _sim
 from laminabench.catalog.find_model import model
 from laminabench.systems.modelled.h2m2.boards import board
-from laminabench.systems.modelled.h2m2.drams import load_drams
-from laminabench.systems.modelled.h2m2.layer import SIDES, Reading, efficiency, replay_side
+from laminabench.systems.modelled.h2m2.layer import SIDES, Reading, efficiency, load_drams, replay_side
 from laminabench.systems.modelled.h2m2.mapping import Mapping, plan, uniform
 
 # One channel of two bank groups of two banks; rows of 256 bytes, bursts of 32.
@@ -92,7 +91,7 @@ def test_channels_work_concurrently() -> None:
 
 def test_a_tlb_holds_what_it_reaches_and_walks_so_many_at_once() -> None:
     def known(requested: list[tuple[int, float]], entries: int = 4, walks: int = 2) -> list[float]:
-        return _sim.h2m2_translate(entries=entries, miss_ns=300.0, walks_at_once=walks, asked=requested)
+        return _sim.h2m2_translate(entries=entries, miss_ns=300.0, walks_at_once=walks, requested=requested)
 
     assert known([(page, 0.0) for page in range(4)]) == [300, 300, 600, 600]
     # Whoever asks for a page that is walked waits for that walk.

@@ -116,7 +116,7 @@ class Space:
         return in_hbm <= room["hbm_bytes"] and in_lpddr <= room["lpddr_bytes"]
 
 
-class MemoryBesideSpace(RuleBasedStateMachine):
+class MemoryAgainstSpace(RuleBasedStateMachine):
     @initialize(data=st.data(), shape=shapes())
     def begin(self, data: st.DataObject, shape: dict[str, Any]) -> None:
         native = data.draw(tight_boards(shape))
@@ -225,8 +225,8 @@ def traffic_between(before: Tables, after: Tables) -> dict[str, int]:
     }
 
 
-TestMemoryBesideSpace = MemoryBesideSpace.TestCase
-TestMemoryBesideSpace.settings = settings(max_examples=25, stateful_step_count=12, deadline=None)
+TestMemoryAgainstSpace = MemoryAgainstSpace.TestCase
+TestMemoryAgainstSpace.settings = settings(max_examples=25, stateful_step_count=12, deadline=None)
 
 
 @settings(max_examples=25, deadline=None)

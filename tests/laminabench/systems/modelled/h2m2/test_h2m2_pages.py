@@ -27,7 +27,7 @@ def frames_by_page(pages: H2m2Pages, side: str) -> dict[int, int]:
     return {page: frame for page, frame in enumerate(pages.table(side).tolist()) if frame >= 0}
 
 
-class PagesBesideModel(RuleBasedStateMachine):
+class PagesAgainstModel(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.pages = a_board()
@@ -77,8 +77,8 @@ class PagesBesideModel(RuleBasedStateMachine):
             assert self.pages.free(side) == frames - len(self.mapped[side])
 
 
-TestPagesBesideModel = PagesBesideModel.TestCase
-TestPagesBesideModel.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
+TestPagesAgainstModel = PagesAgainstModel.TestCase
+TestPagesAgainstModel.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
 
 
 def test_a_terabyte_of_logical_space_has_four_mebibytes_of_page_table() -> None:

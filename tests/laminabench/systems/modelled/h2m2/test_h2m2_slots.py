@@ -12,7 +12,7 @@ from laminabench._sim import H2m2NoRoomError, H2m2TokenSlots
 REQUESTS = st.integers(0, 5)  # few, so that they meet often
 
 
-class SlotsBesideModel(RuleBasedStateMachine):
+class SlotsAgainstModel(RuleBasedStateMachine):
     # Sizes around the 64 slots that the allocator looks at together.
     @initialize(columns=st.integers(1, 5), of_column=st.sampled_from([1, 7, 64, 65]), row=st.integers(1, 5))
     def begin(self, columns: int, of_column: int, row: int) -> None:
@@ -32,7 +32,7 @@ class SlotsBesideModel(RuleBasedStateMachine):
             with pytest.raises(ValueError, match=r"is here already|fewer than no tokens"):
                 self.slots.join(request, tokens)
         elif tokens > len(self.free):
-            with pytest.raises(H2m2NoRoomError, match=f"^asked for {tokens} token slots"):
+            with pytest.raises(H2m2NoRoomError, match=f"^{tokens} token slots were requested"):
                 self.slots.join(request, tokens)
         else:
             self.slots.join(request, tokens)
@@ -90,8 +90,8 @@ class SlotsBesideModel(RuleBasedStateMachine):
         assert self.slots.rows == sum(-(-len(slots) // self.row) for _, slots in self.stored)
 
 
-TestSlotsBesideModel = SlotsBesideModel.TestCase
-TestSlotsBesideModel.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
+TestSlotsAgainstModel = SlotsAgainstModel.TestCase
+TestSlotsAgainstModel.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
 
 
 def test_more_slots_than_can_be_numbered_are_refused() -> None:

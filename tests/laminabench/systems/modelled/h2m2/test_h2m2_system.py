@@ -88,7 +88,7 @@ def test_greedy_counts_tlb_misses_and_the_oracle_does_not() -> None:
 
 
 def test_flexgens_shares_are_solved_for_memory_that_is_full() -> None:
-    modelled = build(mapping="flexgen", max_num_seqs=32, kv_capacity=65536)
+    modelled = build(mapping="flexgen", max_num_seqs=32, kv_tokens=65536)
     timing, row = timing_of(modelled), mapping_row(modelled)
     weights, kv = timing.shares
     room, _ = timing.kv_room()
@@ -117,13 +117,13 @@ def test_every_number_says_where_it_is_from(mapping: str) -> None:
 
 
 def test_the_host_is_the_cost_sets_and_the_rest_the_boards() -> None:
-    spec = build(max_num_seqs=16, kv_capacity=20000).spec
+    spec = build(max_num_seqs=16, kv_tokens=20000).spec
     host = load_costs("vllm-0.14").host
     trace = a_trace(40)
     outcome = simulate(trace, spec, Offered())
     size = outcome.iterations["size"]
     assert outcome.iterations["host_s"] == pytest.approx(host.per_step_s + host.per_request_s * size)
-    behind = build(max_num_seqs=16, kv_capacity=20000, host_async=True).spec
+    behind = build(max_num_seqs=16, kv_tokens=20000, host_async=True).spec
     assert simulate(trace, behind, Offered()).iterations["host_s"][1:].max() == 0
     assert simulate(trace, behind, Offered()).end_s < outcome.end_s
 
@@ -186,7 +186,7 @@ def test_what_cannot_be() -> None:
         ("h2m2", "4xh100", {}, "deployment-not-for-system"),
         ("h2m2", "1xh2m2+2xh20", {}, "deployment-not-for-system"),
         ("h2m2", "1xh2m2", {"board": "hbmcap-les"}, "catalogue-unknown-name"),
-        ("h2m2", "2xh2m2", {"kv_capacity": 10**7}, "kv-tokens-too-many"),
+        ("h2m2", "2xh2m2", {"kv_tokens": 10**7}, "kv-tokens-too-many"),
         ("vllm", "1xh2m2", {}, "deployment-not-for-system"),
         ("lamina", "1xh100+1xh2m2", {}, "deployment-not-for-system"),
         ("lamina-v1", "1xh2m2+3xrtx-3090", {}, "deployment-not-for-system"),

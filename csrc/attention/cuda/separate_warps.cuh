@@ -14,7 +14,7 @@ constexpr int blocks_for(int heads, int dim) { return dim > 128 ? 1 : heads > 8 
 // Keys and values apart: every warp gathers tokens of its own and attends to them for all heads. The four
 // agree on the weights of their parts at the end only.
 template <typename Warp>
-class WarpsApart {
+class SeparateWarps {
 public:
   static constexpr int kWarps = 4;
   static constexpr int kThreads = kWarps * 32;
@@ -31,7 +31,7 @@ public:
   static constexpr int kSharedBytes = kRings + 3 * kWarps * kHeads * 4;
   static_assert(kHeads * kStride * 4 <= WarpRing::kBytes);
 
-  LAMINA_DEVICE WarpsApart(const AttendArgs& args, int heads, float* lse)
+  LAMINA_DEVICE SeparateWarps(const AttendArgs& args, int heads, float* lse)
       : args_(args),
         shared_(shared_memory()),
         max_(reinterpret_cast<float*>(shared_ + kRings)),
