@@ -9,13 +9,14 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import IO, TYPE_CHECKING, Any, ClassVar, cast
 
 import click
 
 from laminabench.cli.progress import Board, Display, Lines, Step
 from laminabench.render.terminal import visible, without_markup
+from laminabench.util.errors import require_text
 from laminabench.util.json import json_safe
 from laminabench.util.progress import Listener
 
@@ -156,10 +157,24 @@ def reporting(command: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(*args: Any, as_json: bool, as_csv: bool, quiet: bool, verbose: bool, **kwargs: Any) -> Any:
         if as_json and as_csv:
             raise click.UsageError("--json and --csv exclude each other")
+        # Before anything is written: half of an output would stay. Arguments are files, of any name.
+        options = [
+            each for each in click.get_current_context().command.params if isinstance(each, click.Option)
+        ]
+        for word in _texts(kwargs.get(each.name or "") for each in options):
+            require_text(word)
         output = Output(as_json=as_json, quiet=quiet, verbose=verbose, as_csv=as_csv)
         return command(*args, out=output, **kwargs)
 
     return wrapped
+
+
+def _texts(values: Iterable[Any]) -> Iterator[str]:
+    for value in values:
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _texts(value)
 
 
 def _console() -> Console:

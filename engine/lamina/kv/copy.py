@@ -169,11 +169,12 @@ class KvCopy:
         return np.array([space.slab.indices(name)[-1] for name in names.tolist()], np.int32)
 
     def catch_up(self) -> bool:
-        """Copy a piece of a sequence that is behind; whether there was one to copy."""
+        """Copy a piece of the sequences that are behind; whether there was one to copy."""
+        room = self._piece
         for name, row in self._behind.items():
             # The last token's KV is complete when its iteration ends, and copied then.
             begin, length = int(self._tokens[row]), self._slab.length(name)
-            end = min(begin + self._piece, length - 1)
+            end = min(begin + room, length - 1)
             if begin >= end:
                 continue
             for part in self._parts:
@@ -182,8 +183,10 @@ class KvCopy:
                 positions = np.arange(max(begin, first), max(end, first))
                 part.write(np.full(len(positions), row), positions, slots[positions - first])
             self._tokens[row] = end
-            return True
-        return False
+            room -= end - begin
+            if not room:
+                break
+        return room < self._piece
 
     def pause(self) -> None:
         """Forget what is known of batches, whose iterations were broken off, and not their KV."""

@@ -38,7 +38,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     cases: int
     full: int
-    attempts: int
+    attempts: int = msgspec.field(name="tried")
     survived: int
     lost: int
     wrong: int
@@ -99,7 +99,7 @@ def _row(summary: Summary) -> Iterator[str]:
     yield summary.name
     yield str(summary.seed)
     yield f"{summary.cases:,} of {summary.full:,}"
-    for name in ("tried", "survived", *KINDS):
+    for name in ("attempts", "survived", *KINDS):
         yield f"{getattr(summary, name):,}"
     yield ", ".join(f"{name} {value:,.4g}" for name, value in summary.facts.items())
     yield f"{summary.wall_s:,.0f} s"

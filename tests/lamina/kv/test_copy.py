@@ -104,14 +104,24 @@ def test_a_long_sequence_is_copied_behind(path: str) -> None:
     assert lengths(copy) == {3: 4, 4: 0}
     assert not copy.read(3, 10, of.allocate(30, 10))
     assert copy.catch_up()
-    assert copy.catch_up()
+    assert lengths(copy) == {3: 8, 4: 0}
     assert copy.catch_up()
     assert not copy.catch_up()
     assert lengths(copy) == {3: 10, 4: 1}
     copy.append(0, names, of.extend(names))
-    assert copy.catch_up()  # the token that has been made meanwhile
+    assert not copy.catch_up()  # the tokens that have been made meanwhile too
     copy.append(0, names, of.extend(names))
     assert lengths(copy) == {3: 13, 4: 4}
+
+
+def test_a_piece_has_several_short_sequences(path: str) -> None:
+    """A copy that is begun anew, as that of a lost worker, is whole again after as few iterations."""
+    of, names = arena(), np.arange(1, 4, dtype=np.int64)
+    for name in names.tolist():
+        of.allocate(name, 5)
+    copy = KvCopy(path, of, ROWS, LONGEST)
+    decode(of, copy, names, 1)
+    assert lengths(copy) == {1: 6, 2: 6, 3: 6}
 
 
 def test_rows_are_used_again(path: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,11 @@ def test_what_is_refused_leaves_nothing_behind(refused: Any) -> None:
     Path("mine/notes.txt").write_text("kept")
     refused("is not a Run", "import", str(DATA / "vllm.json"), "--out", "mine")
     assert [path.name for path in Path().iterdir()] == ["mine"]
+
+
+def test_a_model_that_is_no_text_leaves_nothing_behind(refused: Any) -> None:
+    refused("odd\\xff is not UTF-8", "import", str(DATA / "vllm.json"), "--model", os.fsdecode(b"odd\xff"))
+    assert not Path("runs").exists()
 
 
 def test_notes_say_what_the_file_does_not(shell: Any) -> None:
