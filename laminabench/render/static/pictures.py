@@ -23,6 +23,8 @@ from laminabench.workflows.plan.stored import StoredPlan
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+SLOWEST = 3  # times the limit: slower candidates would squeeze the rest
+
 
 def replay_picture(run: Run, title: str) -> Figure:
     """Return a replay over time: tokens a second, times, faults, and the memories of boards."""
@@ -53,10 +55,11 @@ def plan_picture(plan: StoredPlan) -> Figure:
             front = front_at(answer.replayed, plan.prices, plan.slo_tbt_p99_ms)
             plot(axes, front_chart(plan, front, "usd_per_million_tokens", "tbt_p99_ms"))
             axes.set_title(printable(answer.costs), parse_math=False)
+            axes.set_xlim(0.0, min(axes.get_xlim()[1], SLOWEST * plan.slo_tbt_p99_ms))
             axes.label_outer()
         legend_of(figure, panels.flat, loc="outside upper center", ncols=6)
         names = printable(f"{plan.trace.name}, {plan.model}, {plan.mode}")
-        foot(figure, f"modelled; {names}; candidates that were replayed in full")
+        foot(figure, f"modelled; {names}; replayed candidates, up to {SLOWEST} times the limit")
     return figure
 
 
