@@ -82,7 +82,7 @@ def board_sheet(cells: Sequence[Accuracy]) -> Sheet:
             fitted.setdefault((each.against, each.fitted), []).append(each.metric)
     notes = ["loads that constants were fitted to, or that are known to be off, are in no row"]
     notes += [
-        f"fitted elsewhere for {' and '.join(dict.fromkeys(metrics))} of {against}: {what}"
+        f"constants fitted for {'; '.join(dict.fromkeys(metrics))} of {against}: {what}"
         for (against, what), metrics in fitted.items()
     ]
     title = "accuracy board: medians of absolute and of signed errors, and p90 of absolute ones, in percent"
