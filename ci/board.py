@@ -27,7 +27,7 @@ computes it, and `make check` fails if an error gets worse. `ci/board.py` makes 
 
 - *tpot, ttft, latency*: means of a load of a server.
 - *ttft, median*, *ttft, p99* and so on: over the requests of a load, **not predicted**. Their servers, of an
-  unreleased build, are slower than others on the same devices ([details](validation-servers.md#medians-and-p99)).
+  unreleased build, are slower than others on H200 ([details](validation-servers.md#medians-and-p99)).
 - *step*: the kernels of a decode step; *step, wall*: as the host sees it.
 - An error is predicted / measured - 1. *p90* is the 90th percentile of absolute errors.
 - On GB200 the order of systems by tokens/s of a GPU is right in {right} of {pairs} pairs ([the wrong
