@@ -149,7 +149,8 @@ class Verdict:
         if other and self._too_close:
             yield f"Too close to call {where}: {best} costs {best.numbers}; {other} {other.numbers}."
         else:
-            yield f"{best} is the cheapest {where}: {best.numbers}."
+            unknown = "By the model alone " if other and self.interval is None else ""
+            yield f"{unknown}{best} is the cheapest {where}: {best.numbers}."
         if other is not None:
             yield self._difference(best, other)
         if self.between:

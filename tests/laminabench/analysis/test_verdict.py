@@ -75,6 +75,7 @@ def test_an_unknown_error_is_never_clear() -> None:
     assert result.cheapest
     assert result.cheapest.system == "h2m2"
     assert (result.interval, result.clear) == (None, False)
+    assert result.sentences[0].startswith("By the model alone h2m2 on ")
     assert "not known" in result.sentences[1]
     described = result.describe()
     assert (described["low"], described["high"]) == (None, None)
