@@ -29,7 +29,7 @@ from laminabench.util.errors import UserError
 LONGEST = 8192  # tokens of a sequence; a longer one is cut
 # What transformers calls the experts of each token, an argument of the module that computes them.
 CHOSEN = ("top_k_index", "router_indices")
-_LAYER = re.compile(r"\.(?:layers|h|blocks)\.(\d+)\.")
+_LAYER = re.compile(r"\.(?:layers|h|blocks)\.(\d{1,9})\.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +106,21 @@ def routed(
                 "its own tokenizer",
             )
     total, done = sum(map(len, sequences)), 0
-    with torch.inference_mode():
-        for each in sequences:
-            report(done, total)
-            model.base_model(torch.tensor([each]), use_cache=False)
-            done += len(each)
+    try:
+        with torch.inference_mode():
+            for each in sequences:
+                report(done, total)
+                model.base_model(torch.tensor([each]), use_cache=False)
+                done += len(each)
+    except MemoryError:
+        raise
+    except Exception as error:
+        # With a config.json that only loads, a model can raise anything.
+        raise UserError(
+            "routing-model-fails",
+            f"{folder}: this {config.model_type} cannot be run ({type(error).__name__}: "
+            f"{str(error).strip().partition(chr(10))[0]}); compare config.json with the original",
+        ) from error
     gates = hashlib.sha256()
     for weights in model.parameters():
         if weights.ndim == 2 and weights.shape[0] == experts:

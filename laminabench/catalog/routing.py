@@ -26,6 +26,7 @@ LAYERS = 128  # whose popularities are drawn: the mean of the active experts is 
 MOST_COMMENTS = 10  # of a file, that say what it is from
 MOST_STEPS = 64  # of a size, that a measured curve is the mean of
 MOST_ROUTED = 512  # tokens that are routed; the pairs of more are in proportion
+MOST_DRAWN = 131_072  # the same of drawn loads
 
 Int64 = NDArray[np.int64]
 
@@ -167,9 +168,11 @@ def uniform(experts: int, top_k: int, ep: int, tokens: ArrayLike) -> ExpertLoad:
 def skewed(experts: int, top_k: int, ep: int, tokens: ArrayLike, exponent: float) -> ExpertLoad:
     """Return loads that follow a power law, as aiconfigurator draws them for its tables."""
     rows = np.asarray(tokens, np.int64)
-    loads = [_drawn(experts, top_k, ep, each, exponent) for each in rows.ravel().tolist()]
+    drawn = np.minimum(rows, MOST_DRAWN)
+    loads = [_drawn(experts, top_k, ep, each, exponent) for each in drawn.ravel().tolist()]
     active, pairs = np.array(loads, np.float64).reshape(-1, 2).T
-    return ExpertLoad(active.reshape(rows.shape), pairs.reshape(rows.shape))
+    scale = np.where(rows > drawn, rows / np.maximum(drawn, 1), 1.0)
+    return ExpertLoad(active.reshape(rows.shape), pairs.reshape(rows.shape) * scale)
 
 
 def sampled(experts: int, top_k: int, ep: int, tokens: ArrayLike) -> ExpertLoad:

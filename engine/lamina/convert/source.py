@@ -129,8 +129,10 @@ def _parsed(data: dict[str, Any]) -> Any:
             f"this transformers does not know model_type {family!r} (code from the model's folder is "
             "never run); upgrade transformers or choose another model",
         )
+    # How layers are computed is chosen here; a config could name code on a hub.
+    described = {name: value for name, value in data.items() if "_implementation" not in name}
     try:
-        return CONFIG_MAPPING[family].from_dict(data)
+        return CONFIG_MAPPING[family].from_dict(described)
     except Exception as error:  # the validators of each config class raise what they like
         raise ConversionError(
             "convert-config-rejected", f"transformers rejects this config: {in_short(error)}; correct it"
@@ -157,7 +159,7 @@ def _read_json(file: Path) -> dict[str, Any]:
             "convert-unreadable",
             f"it cannot be read: {error.strerror}; give a folder with a config.json, or that file",
         ) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConversionError(
             "convert-config-not-json", f"not valid JSON: {in_short(error)}; download it again"
         ) from error

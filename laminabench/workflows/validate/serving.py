@@ -143,12 +143,13 @@ class ServerLoad:
         """Return the requests: some rounds, with the lengths that the benchmark drew."""
         count, random = self.server["rounds"] * self.concurrency, np.random.RandomState(0)
 
-        def lengths(longest: int) -> Int32:
-            shortest = int(self.server["shortest"] * longest)
+        def lengths(longest: int, least: int) -> Int32:
+            shortest = max(least, int(self.server["shortest"] * longest))
             drawn: Int32 = random.randint(shortest, longest + 1, count).astype(np.int32)
             return drawn
 
-        tokens = lengths(self.prompt_tokens), lengths(self.output_tokens)
+        # A prompt has a token, and an answer of one token has no time between tokens.
+        tokens = lengths(self.prompt_tokens, 1), lengths(self.output_tokens, 2)
         return make_trace(np.zeros(count), *tokens, TraceMeta(f"{self.concurrency} at once"))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -35,7 +35,7 @@ class Cells(msgspec.Struct):
     model_path: str
     precision: str
     isl: Whole
-    osl: Whole
+    osl: Annotated[int, msgspec.Meta(gt=1, lt=10**9)]  # one token has no time after it
     tp_size: Whole
     silicon_ttft_ms: Positive
     silicon_tpot_ms: Positive

@@ -14,6 +14,7 @@ import transformers
 from tiny_models import converted, tiny
 
 from lamina.convert import ConversionError, convert
+from lamina.convert.source import open_source
 from lamina.convert.trace import Mask, TracedCache, _attend, _mask, tracing
 
 _SMALL = {"hidden_size": 64, "vocab_size": 99, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -138,6 +139,7 @@ def test_quantised_configs(tmp_path: Path) -> None:
     ("text", "code"),
     [
         ("{", "convert-config-not-json"),
+        ("[" * 100_000, "convert-config-not-json"),
         ("[1]", "convert-config-not-object"),
         ("{}", "convert-no-model-type"),
         ('{"model_type": "mistral9"}', "convert-model-type-unknown"),
@@ -153,6 +155,14 @@ def test_files_that_are_no_config(text: str, code: str, tmp_path: Path) -> None:
         convert(file)
     assert str(file) in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_a_config_does_not_choose_what_computes_its_layers(tmp_path: Path) -> None:
+    chosen = {"attn_implementation": "some/kernel", "experts_implementation": "some/kernel"}
+    (tmp_path / "config.json").write_text(json.dumps({**tiny("Llama").to_dict(), **chosen}))
+    config = open_source(tmp_path, None).config
+    assert config._attn_implementation is None
+    assert config._experts_implementation is None
 
 
 def test_files_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

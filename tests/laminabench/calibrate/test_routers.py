@@ -86,6 +86,16 @@ def test_first_layers_need_no_later_files(checkpoint, direct, tmp_path):
     assert np.sort(first).tolist() == direct[0].tolist()
 
 
+def test_an_index_with_a_layer_of_too_many_digits_is_refused(checkpoint, tmp_path):
+    damaged = shutil.copytree(checkpoint, tmp_path / "damaged")
+    index = json.loads((damaged / "model.safetensors.index.json").read_text())
+    index["weight_map"][f"model.layers.{'9' * 5000}.x"] = next(iter(index["weight_map"].values()))
+    (damaged / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(UserError) as failed:
+        routed(damaged, SEQUENCES, layers=1)
+    assert failed.value.code == "checkpoint-tensor-not-in-shard"
+
+
 def test_dense_layers_have_no_router(tmp_path):
     seeded(tiny("DeepseekV3", **DEEPSEEK)).save_pretrained(tmp_path)
     [second] = routed(tmp_path, [[1, 2, 3]]).chosen
@@ -93,6 +103,15 @@ def test_dense_layers_have_no_router(tmp_path):
     with pytest.raises(UserError) as failed:
         routed(tmp_path, [[1, 2, 3]], layers=1)
     assert failed.value.code == "routing-no-router"
+
+
+def test_a_config_that_loads_and_does_not_run_is_refused(checkpoint, tmp_path):
+    damaged = shutil.copytree(checkpoint, tmp_path / "damaged")
+    config = json.loads((damaged / "config.json").read_text())
+    (damaged / "config.json").write_text(json.dumps({**config, "num_experts_per_tok": -1}))
+    with pytest.raises(UserError, match=r"compare config\.json") as failed:
+        routed(damaged, SEQUENCES)
+    assert failed.value.code == "routing-model-fails"
 
 
 @pytest.mark.parametrize(

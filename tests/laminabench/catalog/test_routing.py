@@ -9,7 +9,15 @@ from laminabench.catalog.cost_file import load_costs
 from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import device
 from laminabench.catalog.layout import Layout
-from laminabench.catalog.routing import RoutingCurve, read_routing, sampled, skewed, uniform, write_routing
+from laminabench.catalog.routing import (
+    MOST_DRAWN,
+    RoutingCurve,
+    read_routing,
+    sampled,
+    skewed,
+    uniform,
+    write_routing,
+)
 from laminabench.catalog.step import model_step
 from laminabench.util.errors import UserError
 
@@ -61,6 +69,12 @@ def test_of_several_ranks_the_busiest_counts():
     result = skewed(128, 8, 8, [256], 1.2)
     assert float(result.pairs[0]) > 1.2 * 256
     assert 1 <= float(result.active[0]) <= 16
+
+
+def test_loads_of_a_great_many_tokens_are_in_proportion():
+    """Without a bound, 10^6 tokens take a minute, and 10^15 a lifetime."""
+    most, beyond = skewed(8, 2, 4, [MOST_DRAWN, 10**15], 1.2).pairs
+    assert beyond == pytest.approx(most * (10**15 / MOST_DRAWN))
 
 
 def test_no_expert_has_a_token_twice():

@@ -320,3 +320,15 @@ def test_completion_scripts(shell: str) -> None:
 def test_completion_knows_the_commands() -> None:
     words = {"COMP_WORDS": "laminabench tra", "COMP_CWORD": "1", "_LAMINABENCH_COMPLETE": "bash_complete"}
     assert "traces" in laminabench(**words).stdout
+
+
+@pytest.mark.parametrize(
+    ("raised", "ending", "printed"),
+    [("KeyboardInterrupt", -signal.SIGINT, ""), ("ValueError", 1, "ValueError")],
+)
+def test_ctrl_c_while_the_command_is_imported_prints_no_traceback(
+    raised: str, ending: int, printed: str
+) -> None:
+    code = f"import laminabench.cli; raise {raised}"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr.strip().rpartition("\n")[2]) == (ending, printed)

@@ -13,7 +13,7 @@ from laminabench.systems.live.endpoint.prompts import Prompts
 from laminabench.systems.live.endpoint.records import Records
 from laminabench.systems.live.endpoint.request import OPTIONAL, Accepted, Prompt, request
 from laminabench.systems.live.endpoint.setup import EndpointSetup
-from laminabench.systems.live.endpoint.sse import CountedBy, Stream
+from laminabench.systems.live.endpoint.sse import MALFORMED, CountedBy, Stream
 from laminabench.systems.live.endpoint.wire import NoConnectionError, Pool
 from laminabench.util.errors import UserError
 from laminabench.util.suggest import nearest
@@ -75,7 +75,7 @@ class Probe:
             raise UserError("endpoint-refused", self._refused(stream))
         try:
             known = msgspec.json.decode(stream.plain, type=_Models).data if stream.status == 200 else None
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except MALFORMED:
             known = None
         if known is None:
             return False, "", ""
@@ -93,7 +93,7 @@ class Probe:
         stream = await self._send(request(self.setup, "/version"))
         try:
             stated = msgspec.json.decode(stream.plain, type=_Version) if stream.status == 200 else _Version()
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except MALFORMED:
             return ""
         return stated.version[:_LONGEST_NAME]
 
@@ -174,7 +174,7 @@ def _reason(stream: Stream) -> str:
         )
         if isinstance(error, dict) and error.get("param"):
             text += f" ({error['param']})"
-    except (msgspec.DecodeError, UnicodeDecodeError, AttributeError):
+    except (*MALFORMED, AttributeError):
         pass
     return " ".join(text.split())
 

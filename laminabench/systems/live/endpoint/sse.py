@@ -59,6 +59,8 @@ class Chunk(msgspec.Struct):
 
 
 read_chunk = msgspec.json.Decoder(Chunk).decode
+# Of JSON that is malformed, no UTF-8, or nested too deeply.
+MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def tokens_in(choice: Choice) -> tuple[int, CountedBy]:
@@ -205,7 +207,7 @@ class Stream:
             return
         try:
             chunk = read_chunk(event)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except MALFORMED:
             self.error = self.error or "an event that is no part of a completion"
             return
         if chunk.error is not None:

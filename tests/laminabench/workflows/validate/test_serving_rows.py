@@ -49,6 +49,12 @@ def test_a_row_is_the_load_that_the_table_has(tmp_path: Path) -> None:
     assert abs(error) < 10
 
 
+def test_the_shortest_load_has_a_token_of_prompt_and_a_time_between_tokens(tmp_path: Path) -> None:
+    (load,) = read_rows(written(tmp_path, {"isl": "1", "osl": "2"}), [])
+    trace = load.trace()
+    assert (set(trace.prompt_tokens), set(trace.output_tokens)) == ({1}, {2})
+
+
 @pytest.mark.parametrize(
     ("row", "layout"),
     [
@@ -93,6 +99,7 @@ def test_settings_are_of_the_day_and_of_the_nearest_version_before() -> None:
         ({"system": "a100_sxm"}, "system 'a100' is none of h100, h200, b200, b300"),
         ({"precision": "fp3"}, "no settings are known of gpt-oss-120b in fp3"),
         ({"isl": "many"}, "line 2: isl is 'many'"),
+        ({"osl": "1"}, "line 2: osl is '1'"),
         ({"concurrency": "1.5"}, "concurrency is '1.5'"),
         ({"silicon_tpot_ms": "0"}, "silicon_tpot_ms is '0'"),
         ({"silicon_ttft_ms": "nan"}, "silicon_ttft_ms is 'nan'"),

@@ -48,6 +48,9 @@ def refusal(status: int, **fields: str) -> Any:
 BEGUN = ("stream", ("token", {"usage": 1}))
 reset_at_once, reset_in_mid_stream, cut_short = does("reset"), does(*BEGUN, "reset"), does(*BEGUN, "over")
 garbage_events = does("stream", ("event", {"message": "{not json"}), "end")
+NESTED = '{"x": ' + "[" * 100_000
+nested_event = does("stream", ("event", {"message": NESTED}), "end")
+nested_refusal = does(("plain", {"status": 400, "body": NESTED.encode()}))
 error_in_stream = does("stream", ("event", {"message": {"error": {"message": "out of memory"}}}), "end")
 no_stream = does(("plain", {"status": 200, "body": {"choices": [{"text": "all of it"}]}}))
 nothing_in_it = does("stream", ("end", {"usage": 0}))
@@ -77,6 +80,7 @@ async def stuck(requested: Any) -> None:
         (reset_in_mid_stream, "connection", 200, 1),
         (cut_short, "the stream stopped before its end", 200, 1),
         (garbage_events, "an event that is no part of a completion", 200, 0),
+        (nested_event, "an event that is no part of a completion", 200, 0),
         (error_in_stream, "an error in the stream", 200, 0),
         (no_number, "an event that is no part of a completion", 200, 0),
         (fewer_than_none, "an event that is no part of a completion", 200, 1),
@@ -218,6 +222,13 @@ def test_what_is_lost_on_the_way_to_the_server_is_not_lateness_of_the_client() -
     asyncio.run(attempts.serve(0, b"", attempts.begin(0, b"", began_s)))
     assert records.calls["error"] == ["no connection in time"]
     assert time.monotonic() - records.calls["sent_s"][0] >= 0.2
+
+
+def test_nested_json_is_a_refusal_like_others(server: Any, observed: Replayed, make_trace: MakeTrace) -> None:
+    server.usual = nested_refusal
+    with pytest.raises(UserError) as raised:
+        observed(make_trace(requests=1))
+    assert raised.value.code == "endpoint-refused"
 
 
 @pytest.mark.parametrize("length", [480, 495])
