@@ -246,7 +246,7 @@ def fhbn(
     """
     context = click.get_current_context()
     given = {
-        parameter.opts[0]
+        parameter.opts[-1]
         for parameter in context.command.params
         if context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
     }

@@ -60,7 +60,7 @@ def test_importing_torch_first_is_reported_once() -> None:
     program = (
         f"{_LOADS}; import logging, sys, lamina.threads as t; "
         "logging.basicConfig(stream=sys.stdout, format='%(name)s'); "
-        "t.say_if_late(); t.say_if_late(); print(t.spins)"
+        "t.warn_if_late(); t.warn_if_late(); print(t.spins)"
     )
     message, count = reported_by(program)
     assert message.split() == ["lamina", "None"]

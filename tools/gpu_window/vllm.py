@@ -83,7 +83,7 @@ def run(
     most = max(load.batch for load in fit), max(map(_tokens, fit))
     with opened(config, *most, on, "cudagraph" if kind == "cuda" else "python") as engine:
         left_s = max((until_s - time.monotonic()) / STARTS, 1.0)
-        choices: dict[str, Any] = {"timeout_s": min(left_s, TIMEOUT_S)} | _memory(on)
+        choices: dict[str, Any] = {"runner_timeout": min(left_s, TIMEOUT_S)} | _memory(on)
         with decoding(fit, _deployment(on), environment, **choices) as vllm:
             for done, load in enumerate(fit):
                 watcher.progress(done, len(fit))
