@@ -13,7 +13,7 @@ from laminabench.catalog.deployment import devices_named
 from laminabench.util.json import JsonObject
 from laminabench.workflows.validate import disaggregation, percentiles, published, recorded, serving
 
-FITTED_HOSTS = "host times, to other loads of the same servers"
+FITTED_HOSTS = "host times, to other loads of vLLM servers"
 FITTED_WALL = "host time by ranks, to these steps"
 
 
