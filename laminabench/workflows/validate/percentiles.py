@@ -42,13 +42,8 @@ class Compared:
 
     def describe(self) -> JsonObject:
         """Return a JSON description."""
-        load = self.load
         return {
-            **{name: load.server[name] for name in ("model", "device", "version", "precision")},
-            "deployment": load.deployment,
-            "prompt_tokens": load.prompt_tokens,
-            "output_tokens": load.output_tokens,
-            "concurrency": load.concurrency,
+            **self.load.describe(),
             "measured_ms": dict(self.measured),
             "predicted_ms": dict(self.predicted),
             "errors_percent": self.errors,

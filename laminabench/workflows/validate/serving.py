@@ -139,6 +139,16 @@ class ServerLoad:
         usable = self.server["memory_utilization"] * 1e9 * table["memory"][self.device] - working
         return float((usable + WORKING_BYTES) / sheet)
 
+    def describe(self) -> JsonObject:
+        """Return a JSON description of the server and of its requests."""
+        return {
+            **{name: self.server[name] for name in ("model", "device", "version", "precision")},
+            "deployment": self.served_on,
+            "prompt_tokens": self.prompt_tokens,
+            "output_tokens": self.output_tokens,
+            "concurrency": self.concurrency,
+        }
+
     def trace(self) -> Trace:
         """Return the requests: some rounds, with the lengths that the benchmark drew."""
         count, random = self.server["rounds"] * self.concurrency, np.random.RandomState(0)
@@ -172,11 +182,7 @@ class Judged:
         """Return a JSON description."""
         point = self.point
         return {
-            **{name: point.server[name] for name in ("model", "device", "version", "precision")},
-            "deployment": point.served_on,
-            "prompt_tokens": point.prompt_tokens,
-            "output_tokens": point.output_tokens,
-            "concurrency": point.concurrency,
+            **point.describe(),
             "measured": point.measured,
             **{f"{name}_ms": [getattr(point, f"{name}_ms"), getattr(self, f"{name}_ms")] for name in METRICS},
             "errors_percent": {name: self.error(name) for name in METRICS},
