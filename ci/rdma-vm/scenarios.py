@@ -51,7 +51,7 @@ def two(image: Image, command: str, limit_s: int, out: Path) -> int:
                     status = _end(tester, out)
                 if status:
                     output = (folder / "far-output").read_text(errors="replace").strip()
-                    log(f"the far machine said: {output or 'nothing'}\n{other.last_words()}")
+                    log(f"output of the far machine: {output or 'nothing'}\n{other.last_words()}")
                 return status
 
     return _with_project(run)
@@ -74,7 +74,7 @@ def _end(machine: Machine, out: Path) -> int:
         limit = f", its limit of {machine.job.limit_s} s" if status == TIMED_OUT else ""
         log(f"exit status {status}{limit}, {machine.age_s:.0f} s after the start")
     if status:
-        log(f"its console said:\n{machine.last_words()}")
+        log(f"its console:\n{machine.last_words()}")
     return status
 
 

@@ -125,7 +125,7 @@ def _serve(source: Any, pipe: Connection) -> None:
             super().reported(ticket, tokens, at_s)
 
     def end() -> None:
-        # The other process has said so, or has ended.
+        # The other process sends one message, or has ended.
         with contextlib.suppress(EOFError):
             pipe.recv()  # waits: the other end closes at the latest when its process ends
         os.kill(os.getpid(), signal.SIGTERM)

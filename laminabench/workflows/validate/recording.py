@@ -236,7 +236,7 @@ def _from_run(directory: Path, settings: dict[str, Any]) -> Recording:
 
 
 def _software_of(run: Run, release: str | None) -> dict[str, Any]:
-    """Return what a server said of itself, or the given release of vLLM, with how it schedules."""
+    """Return a server's own name and release, or the given release of vLLM, with how it schedules."""
     facts = run.manifest.deployment.facts or {}
     name, version = (VLLM, release) if release else (facts.get("server"), facts.get("server_version"))
     if not isinstance(name, str) or not isinstance(version, str):

@@ -164,7 +164,7 @@ def check_tokens(request: SeededRequest, made: Sequence[int], expected: Sequence
     if len(made) < request.max_tokens:
         raise WrongAnswerError("lost", f"{len(made)} of {request.max_tokens} tokens")
     if len(made) > request.max_tokens:
-        raise WrongAnswerError("wrong", f"{len(made)} tokens, {request.max_tokens} were asked for")
+        raise WrongAnswerError("wrong", f"{len(made)} tokens, {request.max_tokens} were requested")
     if list(made) != list(expected):
         raise WrongAnswerError("wrong", "other tokens than undisturbed")
 

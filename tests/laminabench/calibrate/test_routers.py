@@ -138,7 +138,7 @@ def test_sequences_are_cut_to_the_tokens_asked_for(tmp_path):
 
 
 def test_a_curve_is_of_random_steps_and_repeatable():
-    """Neighbours choose alike: in a step of random tokens more experts are active than in their order."""
+    """Neighbours choose the same experts: a step of random tokens activates more than one in order."""
     chosen = np.repeat(np.arange(EXPERTS), 100)[:, None]
     curve = counted([chosen], EXPERTS)
     assert curve == counted([chosen], EXPERTS)
