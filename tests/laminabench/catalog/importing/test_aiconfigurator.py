@@ -328,7 +328,8 @@ def test_the_real_tables_of_h100(real_profiles: Path) -> None:
 
 
 def test_another_framework_s_tables_are_read_with_their_own_names(gpu: Path) -> None:
-    for table in gpu.rglob("vllm/*/*.parquet"):
+    shutil.rmtree(gpu / "gemm" / "vllm" / "0.9.0")
+    for table in sorted(gpu.rglob("vllm/*/*.parquet")):
         moved = table.parents[2] / "sglang" / "0.5.1.post1" / table.name
         moved.parent.mkdir(parents=True, exist_ok=True)
         frame = pd.read_parquet(table)
