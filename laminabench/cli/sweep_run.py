@@ -47,7 +47,8 @@ class Sweep:
     ) -> None:
         self.points, self.out = points, out
         self.traces = _loaded(points, out)
-        self.keys = [key_of(_identity(point, self.traces[point.trace])) for point in points]
+        self._digests = _digests(points)
+        self.keys = [key_of(self._identity(point)) for point in points]
         self.identity = {
             "laminabench": describe(),
             "vary": [each.text for each in varied],
@@ -153,8 +154,20 @@ class Sweep:
         for point in self.points:
             costs = point.prepared.costs
             if costs is not None and costs.name not in costs_by_name:
-                costs_by_name[costs.name] = {"title": costs.title, "sha256": digest(costs)}
+                costs_by_name[costs.name] = {"title": costs.title, "sha256": self._digests[id(costs)]}
         return costs_by_name
+
+    def _identity(self, point: Point) -> dict[str, object]:
+        """Return all that a point's numbers depend on; `prepared` includes prices."""
+        trace = self.traces[point.trace]
+        meta = trace.meta
+        return {
+            "laminabench": describe(),
+            "request": point.request.text(),
+            "prepared": repr(point.prepared),
+            "costs": self._digests.get(id(point.prepared.costs)),
+            "trace": [meta.name, meta.source, meta.sha256, len(trace)],
+        }
 
 
 def _loaded(points: Sequence[Point], out: Output) -> Mapping[TraceKey, Trace]:
@@ -182,15 +195,10 @@ def _loaded(points: Sequence[Point], out: Output) -> Mapping[TraceKey, Trace]:
     return traces
 
 
-def _identity(point: Point, trace: Trace) -> dict[str, object]:
-    """Return all that a point's numbers depend on; `prepared` includes prices and coefficients."""
-    meta = trace.meta
-    return {
-        "laminabench": describe(),
-        "request": point.request.text(),
-        "prepared": repr(point.prepared),
-        "trace": [meta.name, meta.source, meta.sha256, len(trace)],
-    }
+def _digests(points: Sequence[Point]) -> Mapping[int, str]:
+    """Return the digest of each cost set by its id(): points share them, and a digest takes a while."""
+    sets = {id(costs): costs for point in points if (costs := point.prepared.costs) is not None}
+    return {key: digest(costs) for key, costs in sets.items()}
 
 
 def replayed(traces: Mapping[TraceKey, Trace], point: Point, listener: Listener = SILENT) -> Row:

@@ -73,7 +73,7 @@ class Setup:
 
     model: ModelShape
     deployment: Deployment
-    costs: CostSet
+    costs: CostSet = field(repr=False)  # large
     network: Network
     batches: int | None = None
     min_batch: int = 1

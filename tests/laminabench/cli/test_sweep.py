@@ -77,25 +77,26 @@ def test_on_a_ray_cluster_too(as_json: Any, ray_cluster: Any) -> None:
         (UserError("worker-died", "a worker process died"), 2, "error: a worker process died; "),
     ],
 )
-def test_interrupted_it_goes_on_where_it_was(
+def test_an_interrupted_sweep_resumes(
     shell: Any, as_json: Any, monkeypatch: pytest.MonkeyPatch, how: BaseException, code: int, message: str
 ) -> None:
-    whole = as_json(*GRID, "--out", "whole")
     with monkeypatch.context() as patch:
         interrupted_after(3, patch, how)
         result = shell(*GRID, "--out", "kept")
     sentence = "3 of 6 points are saved in kept: the same call resumes there"
     assert result == (code, "", f"laminabench: {message}{sentence}\n")
     assert not Path("kept/sweep.parquet").exists()
+    if code != 130:
+        return
     with monkeypatch.context() as patch:
-        interrupted_after(2, patch, KeyboardInterrupt())
+        interrupted_after(2, patch, how)
         assert "5 of 6 points are saved" in shell(*GRID, "--out", "kept")[2]
-    resumed = as_json(*GRID, "--out", "kept")
+    resumed, whole = as_json(*GRID, "--out", "kept"), as_json(*GRID, "--out", "whole")
     assert (resumed["kept"], resumed["rows"]) == (5, whole["rows"])
     assert Path("kept/sweep.parquet").read_bytes() == Path("whole/sweep.parquet").read_bytes()
 
 
-def test_what_is_whole_is_not_replayed_again(as_json: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finished_points_are_not_replayed_again(as_json: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     first = as_json(*GRID)
     interrupted_after(0, monkeypatch, AssertionError("nothing is to be replayed"))
     again = as_json(*GRID)
@@ -120,12 +121,19 @@ def test_another_sweep_in_the_same_place_is_refused(shell: Any, refused: Any) ->
     refused("is not a sweep", *GRID, "--out", "mine")
 
 
-def test_a_trace_that_changed_is_another_sweep(shell: Any, refused: Any) -> None:
+def test_other_content_of_a_file_is_another_sweep(shell: Any, refused: Any, core_costs: str) -> None:
     call = ("sweep", "--trace", "t.csv", "--vary", "batches=1,2", "--jobs", "1", "--out", "here", "-q")
+    call += ("--costs", core_costs)
     Path("t.csv").write_text("arrival_s,prompt_tokens,output_tokens\n0,5,9\n1,5,9\n")
+    costs = Path(core_costs).read_text()
+    assert shell(*call)[0] == 0
+    message = "here has another sweep, of a trace, a model or prices that have changed since"
+    Path(core_costs).write_text(costs.replace("bf16 = 0.3", "bf16 = 0.4"))
+    refused(message, *call)
+    Path(core_costs).write_text(costs)
     assert shell(*call)[0] == 0
     Path("t.csv").write_text("arrival_s,prompt_tokens,output_tokens\n0,5,9\n1,5,8\n")
-    refused("here has another sweep, of a trace, a model or prices that have changed since", *call)
+    refused(message, *call)
 
 
 def test_counts_are_of_every_instance_and_prompts_keep_their_devices(as_json: Any) -> None:
