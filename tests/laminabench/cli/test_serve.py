@@ -8,6 +8,7 @@ import json
 import os
 import re
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -25,10 +26,11 @@ from laminabench.util.errors import UserError
 
 TOKENS = 60
 REQUEST = {"prompt": [3, 4, 5], "max_tokens": TOKENS, "temperature": 1.0, "seed": 9, "return_token_ids": True}
+JOURNALED = REQUEST | {"stream": True, "request_id": "one", "max_tokens": 400, "ignore_eos": True}
 
 
 class Served:
-    """A server that runs."""
+    """A running server."""
 
     def __init__(self, process: subprocess.Popen[str], ready: dict[str, Any]) -> None:
         self.process, self.ready = process, ready
@@ -88,9 +90,41 @@ def serving(*more: str) -> Iterator[Served]:
             process.kill()
 
 
+def part(server: Served, last: int) -> Iterator[tuple[int, list[int]]]:
+    """Yield ids and tokens of the events of one stream after the last that a client has."""
+    headers = {"last-event-id": str(last)} if last else {}
+    with server.requested("POST", "/v1/completions", JOURNALED, headers) as answer:
+        assert answer.status == 200
+        for line in answer:
+            if line.startswith(b"id: "):
+                last = int(line[4:])
+            elif line.startswith(b"data: {"):
+                yield last, json.loads(line[6:])["choices"][0]["token_ids"]
+
+
 @pytest.fixture(scope="module")
-def running() -> Iterator[Served]:
-    with serving() as served:
+def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int]]:
+    """The journal of a server that was killed during a stream, and the tokens that a client has."""
+    journal = tmp_path_factory.mktemp("killed") / "journal"
+    tokens: list[int] = []
+    with serving("--journal", str(journal)) as server:
+        assert journal.stat().st_mode & 0o777 == 0o600
+        for last, new in part(server, 0):
+            tokens += new
+            if last >= 20:
+                break
+        server.process.kill()
+        server.process.wait()
+    assert 20 <= len(tokens) == last < JOURNALED["max_tokens"]
+    with journal.open("ab") as file:
+        file.write(b"\x20\0\0\0 torn")
+    return journal, tokens
+
+
+@pytest.fixture(scope="module")
+def running(killed: tuple[Path, list[int]]) -> Iterator[Served]:
+    """A server that resumes from that journal: a start takes long, so it is every test's."""
+    with serving("--journal", str(killed[0])) as served:
         yield served
 
 
@@ -101,6 +135,24 @@ def test_it_says_where_it_is_and_serves_there(running: Served) -> None:
     first = running.tokens()
     assert len(first) == TOKENS
     assert running.tokens(seed=10) != first
+
+
+def test_a_killed_server_resumes_from_its_journal(
+    running: Served, killed: tuple[Path, list[int]], refused: Any, tmp_path: Path
+) -> None:
+    journal, tokens = killed
+    resumed = [*tokens, *(token for _, new in part(running, len(tokens)) for token in new)]
+    body = {name: JOURNALED[name] for name in ("max_tokens", "ignore_eos")}
+    assert resumed == running.tokens(**body)
+    refused("is in use", "serve --model llama-tiny --port 0 --journal", str(journal))
+    copy = tmp_path / "journal"
+    shutil.copyfile(journal, copy)
+    refused("and this server", "serve --model llama-mini --port 0 --journal", str(copy))
+    data = bytearray(copy.read_bytes())
+    data[len(data) // 2] ^= 1
+    copy.write_bytes(data)
+    refused("is damaged: the record at byte", "serve --model llama-tiny --port 0 --journal", str(copy))
+    assert copy.read_bytes() == data
 
 
 def test_a_worker_that_is_lost_ends_no_stream(running: Served) -> None:
@@ -129,46 +181,6 @@ def test_it_drains_when_it_is_terminated(running: Served) -> None:
     assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]
     assert running.process.stderr
     assert running.process.stderr.read() == ""
-
-
-def test_a_server_that_is_killed_goes_on_with_its_journal(tmp_path: Path, refused: Any) -> None:
-    journal = tmp_path / "journal"
-    body = REQUEST | {"stream": True, "request_id": "one", "max_tokens": 2000, "ignore_eos": True}
-
-    def part(running: Served, last: int) -> Iterator[tuple[int, list[int]]]:
-        """Ids and tokens of the events of a stream after the last that a client has."""
-        headers = {"last-event-id": str(last)} if last else {}
-        with running.requested("POST", "/v1/completions", body, headers) as answer:
-            assert answer.status == 200
-            for line in answer:
-                if line.startswith(b"id: "):
-                    last = int(line[4:])
-                elif line.startswith(b"data: {"):
-                    yield last, json.loads(line[6:])["choices"][0]["token_ids"]
-
-    tokens: list[int] = []
-    with serving("--journal", str(journal)) as running:
-        assert journal.stat().st_mode & 0o777 == 0o600
-        for last, new in part(running, 0):
-            tokens += new
-            if last >= 20:
-                break
-        running.process.kill()
-        running.process.wait()
-    assert 20 <= len(tokens) == last < 2000
-    with journal.open("ab") as file:
-        file.write(b"\x20\0\0\0 torn")
-    with serving("--journal", str(journal)) as running:
-        for _, new in part(running, last):
-            tokens += new
-        refused("is in use", "serve --model llama-tiny --port 0 --journal", str(journal))
-        assert tokens == running.tokens(max_tokens=2000, ignore_eos=True)
-    refused("and this server", "serve --model llama-mini --port 0 --journal", str(journal))
-    data = bytearray(journal.read_bytes())
-    data[len(data) // 2] ^= 1
-    journal.write_bytes(data)
-    refused("is damaged: the record at byte", "serve --model llama-tiny --port 0 --journal", str(journal))
-    assert journal.read_bytes() == data
 
 
 @pytest.mark.long
