@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import re
 import sys
 import tomllib
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
@@ -96,40 +94,3 @@ def test_a_file_is_listed_for_machines_it_can_be_installed_on() -> None:
     assert hashes.needed("sys_platform != 'win32'") is None
     assert hashes.needed("implementation_name == 'pypy'") == ""
     assert hashes.needed("sys_platform == 'linux'") == "sys_platform == 'linux'"
-
-
-@pytest.mark.parametrize(
-    ("answers", "code", "message"),
-    [
-        # Nobody to ask: no answer at all, or an index that knows nothing of vulnerabilities.
-        ("", 0, "audit: skipped: no index here"),
-        (
-            json.dumps({"dependencies": [{"name": "a", "skip_reason": "not found"}]}),
-            0,
-            "audit: skipped: no index",
-        ),
-        (json.dumps({"dependencies": [{"name": "a", "version": "1", "vulns": []}]}), 0, "0 vulnerabilities"),
-        (
-            json.dumps(
-                {
-                    "dependencies": [
-                        {"name": "a", "version": "1", "vulns": [{"id": "CVE-1", "fix_versions": ["2"]}]}
-                    ]
-                }
-            ),
-            1,
-            "audit: a 1: CVE-1, fixed in 2",
-        ),
-    ],
-)
-def test_an_audit_fails_on_what_is_known_and_only_on_that(
-    answers: str, code: int, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    audit = load("audit")
-    stand_in = tmp_path / "pip-audit"
-    stand_in.write_text(f"#!/bin/sh\ncat {tmp_path}/answers\nexit 1\n")
-    stand_in.chmod(0o755)
-    (tmp_path / "answers").write_text(answers)
-    monkeypatch.setattr(audit, "tool", lambda folder: stand_in)
-    assert audit.main() == code
-    assert message in "".join(capsys.readouterr())

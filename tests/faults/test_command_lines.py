@@ -24,11 +24,6 @@ def test_in_short() -> None:
     assert tally.attempts == tally.survived == len(SEEDS)
 
 
-def test_every_command_is_drawn() -> None:
-    drawn = {command_lines.drawn_line(command_lines.random.Random(seed))[0].words for seed in range(2000)}
-    assert drawn == {command.words for command in command_lines.commands()}
-
-
 def _internal(*_: Any) -> None:
     raise KeyError("x")
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -15,9 +13,8 @@ import torch
 
 from experiments import child_environment, kills, near_ties
 from experiments.kills_http import kills_http
-from experiments.processes import facts
-from experiments.soak import Minute, _judge, soak
-from experiments.stream_client import SeededRequest, Times, WrongAnswerError, check_tokens, seeded_requests
+from experiments.soak import soak
+from experiments.stream_client import WrongAnswerError, check_tokens, seeded_requests
 from experiments.tally import Tally
 
 
@@ -92,40 +89,3 @@ def test_of_two_tokens_that_are_equally_likely_either_may_come(monkeypatch: pyte
     assert not near_ties.likeliest(kills.MODEL, prompt, other)
     monkeypatch.setattr(near_ties, "NEAR", 100.0)
     assert near_ties.likeliest(kills.MODEL, prompt, other)
-
-
-def test_growth_and_slowness_are_detected() -> None:
-    def minute(seed: int, rss: float, between: float) -> Minute:
-        takes = {"front_end_rss_bytes": rss, "workers_rss_bytes": 1e9}
-        return Minute(seed, Times([0.1], [between] * 10, 1), takes=takes)
-
-    flat = [minute(seed, 3e8, 0.01) for seed in range(10)]
-    for last, kind in (((3e8, 0.01), None), ((6e8, 0.01), "leaked"), ((3e8, 0.02), "wrong")):
-        tally = Tally("soak")
-        _judge([*flat, minute(10, *last)], tally)
-        assert {each.kind for each in tally.failures} == ({kind} if kind else set())
-
-
-def test_what_a_process_takes() -> None:
-    before = facts([os.getpid()])
-    assert before["rss_bytes"] > 1e6
-    with open(os.devnull):  # noqa: PTH123
-        assert facts([os.getpid()])["descriptors"] == before["descriptors"] + 1
-
-
-def test_a_body_that_breaks_off_is_lost() -> None:
-    from experiments.stream_client import Client
-
-    async def broken(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\ndata:")
-        writer.close()
-
-    async def request() -> None:
-        server = await asyncio.start_server(broken, "127.0.0.1", 0)
-        async with server:
-            with pytest.raises(WrongAnswerError) as raised:
-                await Client(server.sockets[0].getsockname()[1]).answer(SeededRequest((1,), 2, 3))
-        assert raised.value.kind == "lost"
-
-    asyncio.run(request())

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
 from tiny_models import tiny
 
-from gpu_window import card, engine, workers
+from gpu_window import engine, workers
 from lamina.serve.local_core import LocalCore
-from laminabench.bench.frame import Report, spread
+from laminabench.bench.frame import Report
 
 
 def _facts(report: Report) -> list[Mapping[str, Any]]:
@@ -46,26 +44,6 @@ def test_both_ways_run_on_a_gpu() -> None:
     rows = [(row["backend"], row["batch"], row["iteration_s"].median > 0) for row in _facts(report)]
     assert rows == [(way, batch, True) for way in ("python", "cudagraph") for batch in (1, 3)]
     assert report.facts["refused"] == {}
-
-
-def test_no_load_begins_after_its_time() -> None:
-    report = engine.run(1e9, batches=(1,), contexts=(40,), seconds=-1, config=tiny("Llama"), device="cpu")
-    assert [row["skipped"] for row in _facts(report)] == ["no time was left"]
-
-
-def test_a_card_is_described_by_its_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tool = tmp_path / "nvidia-smi"
-    tool.write_text("#!/bin/sh\necho '580.1, 1980 MHz, 1980 MHz, 3201 MHz, 700.00 W, 31'\n")
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(card.torch.cuda, "current_device", lambda: 0)
-    result = card.settings()
-    assert result["driver_version"] == "580.1"
-    assert result["clocks.mem"] == "3201 MHz"
-    tool.unlink()
-    assert card.settings() == {}
-    report = card.report("one", result, spread([4e12]), spread([7e14, 8e14, 9e14]))
-    assert report.json()["product_flops"] == {"median": 8e14, "min": 7e14, "max": 9e14}
 
 
 def test_measurements_before_a_failure_stay(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,22 +80,3 @@ def test_layouts_are_measured_and_failures_reported(monkeypatch: pytest.MonkeyPa
     assert all(row["tokens_per_s"].min > 0 for row in rows if "skipped" not in row)
     assert report.facts["mps"] is False
     assert list(report.facts["refused"]) == ["two on the GPU, in turn"]
-
-
-@pytest.mark.parametrize("starts", [True, False])
-def test_mps_runs_as_long_as_it_is_needed(
-    starts: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reported = tmp_path / "report"
-    tool = tmp_path / "nvidia-cuda-mps-control"
-    script = f'if [ $# = 0 ]; then read -r line; fi\necho "$*$line $CUDA_MPS_PIPE_DIRECTORY" >> {reported}'
-    tool.write_text(f"#!/bin/sh\n{script}\n{'' if starts else 'exit 1'}\n")
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
-    with workers.mps() as shared:
-        assert shared is starts
-    first, *end = reported.read_text().splitlines()
-    assert first.startswith("-d /")
-    assert [words.partition(" /")[0] for words in end] == ["quit -t 3"] * starts
-    assert "CUDA_MPS_PIPE_DIRECTORY" not in os.environ

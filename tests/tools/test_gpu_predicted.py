@@ -16,7 +16,6 @@ from laminabench.catalog.cost_keys import DtypeKey
 from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import load_devices
 from laminabench.catalog.step import model_step
-from laminabench.util.errors import UserError
 
 SHAPE = model("llama3.1-8b")
 CARD = "NVIDIA H100 80GB HBM3"
@@ -90,22 +89,6 @@ def test_an_iteration_is_its_slices_and_attention_without_a_host() -> None:
     step = float(model_step(costs, SHAPE, on, 1, 16).total_s)
     attention = float(costs.attention_seconds(SHAPE, on, 16 * 1024, 16))
     assert whole == pytest.approx(step + attention, rel=0.01)
-
-
-def test_missing_parts_are_reported(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="bench-gpu-no-runs"):
-        predicted.run(tmp_path)
-    left(tmp_path, measured("cudagraph", 1, 1024), card="NVIDIA T4")
-    report = predicted.run(tmp_path)
-    assert rows(report) == []
-    assert len(report.facts["missing"]) == 2  # type: ignore[arg-type]
-
-
-def test_what_does_not_fit_a_modelled_card_is_left_out(tmp_path: Path) -> None:
-    left(tmp_path, measured("cudagraph", 256, 8192))
-    [row] = rows(predicted.run(tmp_path))
-    assert "bench-gpu-no-room" in row["skipped"] or "fit" in row["skipped"]
-    assert "modelled_s" not in row
 
 
 @pytest.mark.parametrize(

@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 import bench
-from gpu_window import KERNELS, all_steps, steps
+from gpu_window import all_steps, steps
 from laminabench.bench.frame import Report
-from laminabench.catalog.cost_file import load_costs
 from laminabench.cli.main import run
 from laminabench.util.errors import UserError
 
@@ -99,53 +97,6 @@ def test_all_steps_end_in_time_and_inherit_what_others_leave(
     assert machine.requested == list(steps.STEPS)
     # Here they take next to nothing.
     assert machine.limits == pytest.approx([sum(limits[: n + 1]) for n in range(len(limits))], abs=5)
-
-
-def test_every_step_is_measured_by_something() -> None:
-    assert {*steps._MEASURED, "tests", "predicted"} == set(steps.STEPS)
-
-
-def test_a_step_gets_the_other_steps_results(tmp_path: Path) -> None:
-    commands: list[Sequence[str]] = []
-
-    def runner(command: Sequence[str], limit_s: float) -> tuple[int, str, str]:  # noqa: ARG001
-        commands.append(command)
-        return 0, "{}", ""
-
-    all_steps.run(tmp_path, quick=True, device=lambda: "a card", runner=runner)
-    messages = [command[command.index("--out") + 1] for command in commands if "--only" in command]
-    assert messages == [str(tmp_path)] * (len(steps.STEPS) - 1)
-
-
-def test_the_table_of_kernels_is_left_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    requests: list[object] = []
-
-    def calibrated(*given: object) -> object:
-        requests.append(given[2])
-        terms = [{"term": "slices", "points": 10, "spread_percent": 1.0}]
-        return SimpleNamespace(costs=load_costs("roofline"), facts={"terms": terms})
-
-    monkeypatch.setattr("laminabench.calibrate.gpu_timing.require_gpu", lambda: None)
-    monkeypatch.setattr("laminabench.calibrate.cuda.calibrate_gpu", calibrated)
-    report = steps.measure("kernels", quick=True, folder=tmp_path)
-    assert requests == [steps.STEPS["kernels"].quick_s * steps.SHARE]
-    assert report.facts["rows"] == report.facts["terms"]
-    assert not list(tmp_path.iterdir())  # printed first
-    assert len(list(report.write())) == 1
-    assert load_costs(str(tmp_path / KERNELS)).name == "roofline"
-    assert not list(steps.measure("kernels", quick=True).write())
-
-
-def test_the_folder_has_the_cards_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert _run(None, Machine()).facts["folder"] == "results/h100-80gb-hbm3"
-    assert (tmp_path / "results" / "h100-80gb-hbm3" / "report.md").exists()
-
-
-def test_a_timed_out_command_has_no_exit_code() -> None:
-    assert all_steps._run(["sleep", "60"], 0.05) == (None, "", "")
-    code, out, err = all_steps._run(["sh", "-c", "echo one; echo two >&2; exit 3"], 60)
-    assert (code, out, err) == (3, "one\n", "two\n")
 
 
 @pytest.mark.parametrize(("name", "code"), [("cards", "bench-gpu-step"), ("tests", "bench-gpu-tests")])

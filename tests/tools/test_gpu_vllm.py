@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from gpu_window import vllm
 from laminabench.bench.frame import Report
@@ -81,20 +80,6 @@ def test_turns_are_taken_where_both_fit(tmp_path: Path, monkeypatch: pytest.Monk
     assert (order["max_num_seqs"], order["max_model_len"]) == (3, 40 - vllm.OUTPUT // 2 + 33)
 
 
-def test_each_has_a_half_of_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vllm, "free_bytes", lambda _: 20_000_000_000)
-    report = run(stand_in(tmp_path), batches=(1,), seconds=-1)
-    from lamina.convert import convert
-    from lamina.pipeline.options import ModelFacts
-    from laminabench.calibrate.models import config_of
-
-    facts = ModelFacts.of(convert(config_of("llama-tiny"), torch.bfloat16))
-    half = 20_000_000_000 * vllm.SHARE / 2
-    assert report.facts["kv_tokens_of_each"] == int((half - facts.weight_bytes) / facts.token_bytes)
-    assert [row["skipped"] for row in rows(report)] == ["no time was left"]
-    assert report.facts["met"] is None
-
-
 def test_measurements_before_vllm_ends_are_stored(tmp_path: Path) -> None:
     report = run(stand_in(tmp_path, breaks_at=2))
     one, two, three = rows(report)
@@ -102,12 +87,3 @@ def test_measurements_before_vllm_ends_are_stored(tmp_path: Path) -> None:
     assert "it broke" in two["skipped"]
     assert "it broke" in three["skipped"]
     assert len(report.facts["refused"]) == 1  # type: ignore[arg-type]
-
-
-def test_without_vllm_a_row_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("LAMINABENCH_VLLM", raising=False)
-    monkeypatch.setenv("LAMINABENCH_HOME", str(tmp_path))
-    report = run(None, on="cuda")
-    [row] = rows(report)
-    assert "laminabench baseline setup vllm --cuda" in row["skipped"]
-    assert report.facts["met"] is None
