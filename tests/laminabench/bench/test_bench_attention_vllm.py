@@ -97,20 +97,6 @@ def test_what_cannot_take_part_is_an_error_and_ends(does: str, why: str, tmp_pat
     assert not Path("/proc", notes(tmp_path)[0].split()[0]).exists()
 
 
-def test_without_vllm_it_says_so(
-    shell: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("LAMINABENCH_VLLM", raising=False)
-    monkeypatch.setenv("LAMINABENCH_HOME", str(tmp_path))
-    monkeypatch.setattr(attention, "CASES", [attention.Case(8, 2, 64)])
-    code, out, _ = shell("attention", "--seconds", "0.01", "--kv-mb", "1")
-    assert code == 0
-    assert "no vLLM to compare with" in out
-    code, _, err = shell("attention", "--vllm", str(tmp_path / "python"))
-    assert code == 2
-    assert "python" in err
-
-
 @pytest.mark.outside
 @pytest.mark.skipif(not REAL, reason="set LAMINABENCH_VLLM to run this")
 def test_the_kernel_itself_attends() -> None:

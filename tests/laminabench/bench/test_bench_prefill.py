@@ -80,18 +80,6 @@ def test_both_ways_take_turns(source: str, facts: Callable[..., dict[str, Any]])
     assert judged == (source == "traffic" or CORES >= prefill.OWN_CORES)
 
 
-@pytest.mark.skipif(CORES < 2, reason="model worker and attention worker have a core each")
-@pytest.mark.usefixtures("small")
-def test_people_see_what_prompts_came(shell: Shell, machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Whoever makes up the prompts' KV, which takes a machine of its own, the same is said.
-    monkeypatch.setattr(prefill, "_machine", lambda _: contextlib.nullcontext(machine))
-    code, out, _ = shell(*COMMAND, "--prompt-tokens-per-s", "4000", "--source", "traffic")
-    assert code == 0
-    reported = " ".join(out.split())
-    assert "traffic: the prefill worker computes nothing and sends KV of made-up content, 4,000 " in reported
-    assert "p99 TBT with prompts that are pulled, over without: below 1.10: " in reported
-
-
 def test_a_prompt_without_kv(shell: Shell) -> None:
     code, _, err = shell(*COMMAND, "--prompt-tokens", "1", "-v")
     assert code == 2

@@ -14,7 +14,6 @@ pytest.importorskip("msgpack")
 from laminabench.bench.fhbn import cuda
 from laminabench.bench.fhbn.cuda import linked
 from laminabench.bench.fhbn.options import engines_of, sizes_of
-from laminabench.bench.fhbn.results import size_text
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -45,17 +44,6 @@ def test_senseless_sizes_are_refused(text: str) -> None:
     with pytest.raises(UserError, match="fhbn-sizes") as error:
         sizes_of(text)
     assert f"--sizes '{text}'" in str(error.value)
-
-
-def test_sizes_are_printed_readably() -> None:
-    assert [size_text(size) for size in (64, 1000, KIB, 1536, 16 * MIB, 1 << 30)] == [
-        *("64 B", "1,000 B", "1 KiB", "1.5 KiB", "16 MiB", "1 GiB")
-    ]
-
-
-def test_auto_says_what_it_has_come_to() -> None:
-    result = engines_of("auto")
-    assert (result.names, result.auto, result.skipped) == (("shm",), "shm", {})
 
 
 def test_what_cannot_be_used_is_skipped_unless_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
