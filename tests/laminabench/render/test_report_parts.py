@@ -19,7 +19,7 @@ from msgspec import structs
 from laminabench.analysis.metrics import summarise
 from laminabench.catalog.deployment import DeploymentFacts
 from laminabench.render import report as page_module
-from laminabench.render.charts.breakdown import PARTS, time_charts
+from laminabench.render.charts.breakdown import PARTS
 from laminabench.render.charts.chart import Chart
 from laminabench.render.charts.latency import attainment_chart, cdf_chart, first_token_chart
 from laminabench.render.charts.memory import SLICES, memory_charts
@@ -29,17 +29,15 @@ from laminabench.render.format import gigabytes, number
 from laminabench.render.html import script_data, tag, text
 from laminabench.render.report import page, report
 from laminabench.render.sections import opening
-from laminabench.render.sheets.runs import client_sheets, comparison
+from laminabench.render.sheets.runs import comparison
 from laminabench.render.shown import DASHES, caveats, shown
 from laminabench.runs.manifest import Manifest, Partial
 from laminabench.runs.read import Run, read_run
 from laminabench.runs.status import FAILED
-from laminabench.runs.summary import Energy, Requests, Resumed, TimeShares, Window
 from laminabench.runs.write import write_run
 from laminabench.sim.outcome import Outcome
 
 BoardRun = Callable[..., Run]
-RESUMED = {"resumed": Resumed(times=1, at_s=[0.7])}
 
 
 def changed(run: Run, **summary: Any) -> Run:
@@ -106,48 +104,6 @@ def test_names_and_lines_distinguish_runs(keep: Callable[..., Run]) -> None:
     assert same[0].name != same[1].name
 
 
-def test_boards_are_distinguished_by_hardware_and_policy(keep: Callable[..., Run]) -> None:
-    run = keep()
-    reported = (("h2m2", "greedy"), ("h2m2", "oracle"), ("mine", "oracle"))
-    deployments = [
-        structs.replace(run.manifest.deployment, facts={"board": board, "mapping": mapping})
-        for board, mapping in reported
-    ]
-    runs = [replace(run, manifest=structs.replace(run.manifest, deployment=each)) for each in deployments]
-    messages = [each.name.split(", ", 1)[1] for each in shown(runs)]
-    assert messages == [
-        "board h2m2, mapping greedy",
-        "board h2m2, mapping oracle",
-        "board mine, mapping oracle",
-    ]
-
-
-def test_runs_with_and_without_prompts_are_distinguished(keep: Callable[..., Run]) -> None:
-    without = keep("vllm")
-    facts = structs.replace(without.manifest.deployment, facts={"prefill": "off"})
-    off = replace(without, manifest=structs.replace(without.manifest, deployment=facts))
-    messages = [each.name for each in shown([off, keep("vllm", prefill=True)])]
-    assert messages == ["vllm 4xh100", "vllm 4xh100, prefill colocated"]
-
-
-def test_runs_that_made_no_token_have_no_chart_of_its_time(keep: Callable[..., Run]) -> None:
-    runs = shown([keep()])
-    assert len(time_charts(runs)) == 1
-    (nothing,) = shown([changed(runs[0].run, time_shares=TimeShares())])
-    assert time_charts([nothing]) == []
-
-
-def test_an_older_run_without_energy_is_shown(keep: Callable[..., Run]) -> None:
-    assert "J a token" not in comparison(shown([changed(keep(), energy=Energy())]))
-
-
-def test_the_comparison_says_what_it_is_over(keep: Callable[..., Run]) -> None:
-    run = keep()
-    for kind, words in (("queue_never_empty", "Steady window"), ("whole_run", "Whole run")):
-        window = Window(start_s=0.0, end_s=1.0, kind=kind)
-        assert f"<caption>{words}</caption>" in comparison(shown([changed(run, window=window)]))
-
-
 def test_ratios_are_to_the_first(keep: Callable[..., Run]) -> None:
     runs = shown([keep(), keep("vllm")])
     rates = [each.summary.throughput_tokens_per_s for each in runs]
@@ -194,20 +150,6 @@ def test_another_limit_is_recomputed_and_noted(keep: Callable[..., Run]) -> None
     assert "worked out again for 0.001 ms" in " ".join(caveats([strict]))
 
 
-def test_disturbances_of_a_run_are_noted(keep: Callable[..., Run]) -> None:
-    counts = Requests(completed=390, rejected=3, unfinished=7)
-    runs = shown([keep("vllm"), keep(live=True, requests=counts, **RESUMED)])
-    message = " ".join(caveats(runs))
-    assert "different backends" in message
-    for words in (
-        "7 of its requests are unfinished",
-        "rejected 3 requests",
-        "interrupted and resumed 1 times",
-    ):
-        assert words in message
-    assert "partial: 7 requests unfinished" in comparison(runs)
-
-
 def test_charts_end_where_the_numbers_do(keep: Callable[..., Run]) -> None:
     (each,) = runs = shown([keep()])
     (line,) = cdf_chart(runs).traces
@@ -234,19 +176,6 @@ def test_both_limits_are_drawn_over_each_and_meet_in_the_summary(
     assert over_ttft["y"][at] == pytest.approx(each.slo.joint_attainment, rel=1e-5)
     saved = [share for wait, share in zip(alone["x"], alone["y"], strict=True) if wait <= 9.0]
     assert max(saved) == pytest.approx(each.slo.ttft_attainment, abs=0.01)
-
-
-def test_what_has_no_limit_on_first_tokens_is_drawn_without(keep: Callable[..., Run]) -> None:
-    without, prompts = keep("vllm"), keep("vllm", prefill=True)
-    assert first_token_chart(shown([without])) is None
-    assert len(attainment_chart(shown([without])).traces) == 2
-    drawn = first_token_chart(shown([without, prompts]))
-    assert drawn is not None
-    assert len(drawn.traces) == 1
-    assert len(attainment_chart(shown([without, prompts])).traces) == 4
-    # The limit is that of the first Run which has one, for all that have prompts.
-    limited = keep("vllm", prefill=True, slo_ttft_ms=9000.0)
-    assert len(attainment_chart(shown([without, limited, prompts])).traces) == 8
 
 
 def test_the_timeline_says_what_it_leaves_out(keep: Callable[..., Run]) -> None:
@@ -366,26 +295,6 @@ def test_next_to_another_run_it_shows_what_it_can(keep: Callable[..., Run], clie
         assert words in message
 
 
-def test_alone_it_has_no_chart_of_unobserved_data(client_run: ClientRun) -> None:
-    runs = shown([client_run()])
-    result = page(report(runs, None, None))
-    assert [chart.key for chart in charts(runs)] == ["batch", "rate", "tbt-time"]
-    for key in ("kv", "time", "timeline", "cost"):
-        assert f'id="{key}"' not in result
-    assert 'id="cdf"' in result
-    assert "TTFT p50" in result
-
-
-def test_its_tables_are_of_its_manifest(client_run: ClientRun) -> None:
-    (each,) = runs = shown([client_run()])
-    times, calls = client_sheets(runs)
-    assert len(times.rows) == 5
-    itl, tbt = each.summary.itl_ms.mean, each.summary.tbt_ms.mean
-    assert itl > 1.5 * tbt
-    assert [row[1].value for row in times.rows[1:3]] == [itl, tbt]  # type: ignore[union-attr]
-    assert dict(calls.rows[2:4]) == {"Attempts": "21", "of these, again": "1"}  # type: ignore[arg-type]
-
-
 def test_requests_in_service_are_those_that_stream(client_run: ClientRun) -> None:
     outcome = client_run().outcome
     assert outcome.chunks is not None
@@ -417,13 +326,6 @@ def board_run(keep: Callable[..., Run], on_boards: Callable[..., Any]) -> BoardR
         return replace(run, outcome=on_boards(run.outcome, **more))
 
     return made
-
-
-def test_without_boards_there_is_no_section(keep: Callable[..., Run]) -> None:
-    runs = shown([keep()])
-    assert "HBM in use, most" not in comparison(runs)
-    assert not memory_charts(runs)
-    assert "<h2>Memory</h2>" not in page(report(runs, None, None))
 
 
 def test_boards_are_shown_next_to_others(keep: Callable[..., Run], board_run: BoardRun) -> None:

@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 
 from laminabench.render import style
@@ -50,34 +49,3 @@ def test_an_svg_has_a_dark_side(tmp_path: Path) -> None:
 def test_equal_figures_are_equal_files(suffix, tmp_path: Path) -> None:
     one, two = (saved(tmp_path / f"{name}{suffix}").read_bytes() for name in ("one", "two"))
     assert one == two
-
-
-def test_a_look_ends(tmp_path: Path) -> None:
-    import matplotlib as mpl
-
-    before = mpl.rcParams["axes.labelsize"]
-    saved(tmp_path / "one.png")
-    assert mpl.rcParams["axes.labelsize"] == before
-
-
-def test_a_foot_is_no_wider_than_its_figure() -> None:
-    with style.look():
-        figure = picture()
-        figure.canvas.draw()
-    feet = [text for text in figure.texts if text.get_text().startswith("How: ")]
-    assert len(feet) == 1
-    assert "\n" in feet[0].get_text()
-    assert feet[0].get_window_extent().x1 <= figure.bbox.x1
-
-
-def test_a_table_has_every_cell() -> None:
-    frame = pd.DataFrame([("a", 1234.5, None), ("b", 0.12345, float("nan"))], columns=["name", "x\ny", "z"])
-    with style.look():
-        figure = style.table_picture(frame)
-    table = figure.axes[0].tables[0]
-    words = {place: cell.get_text().get_text() for place, cell in table.get_celld().items()}
-    assert words == {
-        (0, 0): "name", (0, 1): "x\ny", (0, 2): "z",
-        (1, 0): "a", (1, 1): "1,234", (1, 2): "-",
-        (2, 0): "b", (2, 1): "0.1235", (2, 2): "-",
-    }  # fmt: skip

@@ -109,14 +109,6 @@ def test_names_and_bytes_are_text_in_the_svg(llama: Report, tmp_path: Path) -> N
     assert (tmp_path / "again.svg").read_text() == drawn
 
 
-def test_the_first_and_the_last_slice_have_one_attention(llama: Report, tmp_path: Path) -> None:
-    for index, absent in ((0, "receive output"), (2, "send q")):
-        target = tmp_path / f"{index}.svg"
-        draw_slice(llama, index, target)
-        assert absent not in target.read_text()
-    assert "up to the logits" in (tmp_path / "2.svg").read_text()
-
-
 def test_a_failed_picture_leaves_the_old_one(
     llama: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

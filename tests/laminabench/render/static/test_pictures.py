@@ -41,11 +41,6 @@ def test_a_plan_has_a_panel_for_each_cost_set(plan: StoredPlan) -> None:
     assert {axes.get_yscale() for axes in figure.axes} == {"log"}
 
 
-def test_tokens_for_nothing_have_a_place_too(plan: StoredPlan) -> None:
-    devices = [structs.replace(each, price=structs.replace(each.price, usd=0.0)) for each in plan.devices]
-    assert plan_picture(structs.replace(plan, devices=devices)).axes[0].get_yscale() == "linear"
-
-
 def test_a_replay_has_its_faults_and_interruptions(keep: Callable[..., Run]) -> None:
     untold = dict.fromkeys(("detection_s", "normal_again_s", "tbt_worst_ms", "goodput_lost_tokens"))
     fault = FaultCost(workers=[], why="", struck=[], noticed_s=1.2, recovery_s=0.1, **untold)

@@ -60,16 +60,6 @@ def trace(page: Page, chart: int, **like: Any) -> PlotlyJson:
     )
 
 
-def test_the_folder_has_them(things: dict[str, Entry]) -> None:
-    kinds = {key: each.kind for key, each in things.items()}
-    assert kinds == {
-        "sweeps/one": "sweep",
-        "sweeps/half": "sweep",
-        "plans/one": "plan",
-        "validation": "validation",
-    }
-
-
 def test_a_map_has_the_best_of_what_is_not_chosen(things: dict[str, Entry]) -> None:
     page = sweep_of(things, x="batches", y="attention-workers", metric="throughput_tokens_per_s")
     heat = trace(page, 0, type="heatmap")
@@ -86,17 +76,6 @@ def test_a_map_has_the_best_of_what_is_not_chosen(things: dict[str, Entry]) -> N
     numbers = trace(page, 0, mode="text")
     assert numbers["text"][:2] == [f"{expected[0][0]:,.0f}", f"{expected[0][1]:,.0f}"]
     assert not heat["reversescale"]
-
-
-def test_a_map_of_one_value_of_the_others(things: dict[str, Entry]) -> None:
-    page = sweep_of(things, x="batches", y="attention-workers", **{"fix-network": "fhbn"})
-    heat = trace(page, 0, type="heatmap")
-    assert heat["z"][0] == [throughput(2, "fhbn", batches) for batches in (1, 2)]
-    # Of times the least is the best, and bright.
-    page = sweep_of(things, x="batches", y="network", metric="tbt_ms.p99")
-    heat = trace(page, 0, type="heatmap")
-    assert heat["z"] == [[32.0, 32.0], [32.0, 32.0]]
-    assert heat["reversescale"]
 
 
 def test_over_one_flag_it_is_a_line(things: dict[str, Entry]) -> None:
@@ -140,10 +119,6 @@ def test_a_point_says_how_to_repeat_it(things: dict[str, Entry]) -> None:
         *("laminabench", "replay", "--trace", "azure-conv", "--network", HOSTILE),
         *("--batches", "2", "--deployment", "2xh100+4xh20"),
     ]
-
-
-def test_a_sweep_under_way_says_how_far_it_is(things: dict[str, Entry]) -> None:
-    assert f"5 of {len(GRID)} points" in sweep_page.page(things["sweeps/half"], query()).body
 
 
 @pytest.mark.parametrize(
@@ -220,13 +195,6 @@ def test_prices_that_are_none_are_refused(chosen: dict[str, str], things: dict[s
     with pytest.raises(UserError) as error:
         plan_of(things, **chosen)
     assert error.value.code == "view-value"
-
-
-def test_values_that_cannot_appear_are_noted(things: dict[str, Entry]) -> None:
-    page = plan_of(things, all="1")
-    assert f"Only the {len(CANDIDATES)} candidates that were replayed" in page.body
-    assert "5 more were left out" in page.body
-    assert page.body.count("not looked into") == 1
 
 
 def test_a_validation_has_errors_next_to_targets(things: dict[str, Entry]) -> None:
@@ -323,14 +291,6 @@ def test_a_part_of_a_sweep_is_the_part_of_its_page(root: Path) -> None:
     whole = get(root, requested)[2]
     assert part["html"] in whole
     assert [each["id"] for each in part["figures"]] == ["map", "lines"]
-
-
-def test_a_part_of_a_plan_is_the_part_of_its_page(root: Path) -> None:
-    requested = "/plans?at=plans/one&price-h20=0.5"
-    part = json.loads(get(root, f"{requested}&part=shown")[2])
-    assert part["html"] in get(root, requested)[2]
-    assert "vllm 8xh20" in part["html"]
-    assert [each["id"] for each in part["figures"]] == ["front"]
 
 
 def test_wrong_choices_are_a_page_that_says_so(root: Path) -> None:

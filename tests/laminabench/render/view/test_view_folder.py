@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import shutil
@@ -18,7 +17,7 @@ from laminabench.render.shown import caveats, shown
 from laminabench.render.view import folder as folders
 from laminabench.render.view.compare_page import compare_page, export
 from laminabench.render.view.folder import scan
-from laminabench.render.view.index import Index, _read
+from laminabench.render.view.index import Index
 from laminabench.render.view.opened import at_a_glance, chosen, with_tables
 from laminabench.render.view.table_page import table_page
 from laminabench.runs.read import read_run
@@ -209,13 +208,6 @@ def test_one_hostile_run_spoils_no_page_of_the_others(folder: Path, part: str, v
     assert "lamina" in compare_page(Index(folder), QueryParams("run=runs/lamina")).title
     if "000" in value:
         assert "runs/vllm" in table_page(Index(folder), QueryParams("q=x!=1&col=x&sort=-x")).body
-
-
-def test_a_time_that_no_calendar_has(two_runs: Path) -> None:
-    result = scan(two_runs).entries["run"]["runs/lamina"]
-    row = _read(dataclasses.replace(result, mtime_ns=1 << 80))
-    assert row is not None
-    assert row.damage is not None
 
 
 def test_what_goes_while_a_folder_is_looked_through(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

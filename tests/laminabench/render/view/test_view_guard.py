@@ -115,12 +115,6 @@ def test_scripts_may_be_cached_forever(explorer: Any) -> None:
         assert headers["cache-control"].endswith("immutable")
 
 
-def test_errors_are_sentences(explorer: Any) -> None:
-    _, body, _ = explorer.get("/compare?run=runs/lamina&slo=fast")
-    assert "is no limit of TBT" in body
-    assert "Traceback" not in body
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it_quietly(exploring: Exploring, two_runs: Path, number: int) -> None:
     with exploring(two_runs) as explorer:

@@ -152,15 +152,6 @@ def test_several_boards_are_copies_with_lanes_of_their_own() -> None:
     assert lanes_of(alone, Fleet((one.spec,))).names == ("1xh2m2",)
 
 
-def test_a_board_of_ones_own_is_taken(tmp_path: Path) -> None:
-    own = tmp_path / "mine.toml"
-    own.write_text('base = "hbmcap-more"\nlpddr_capacity_gb = 256\n')
-    facts = build(board=str(own)).facts
-    assert facts["board"] == "mine"
-    assert (facts["hbm_bytes_per_board"], facts["lpddr_bytes_per_board"]) == (192e9, 256e9)
-    assert build(board="hbmcap-less").facts["hbm_bytes_per_board"] == 48e9
-
-
 def test_a_model_in_another_format_is_served_in_int8() -> None:
     shape = model("llama3-70b")
     assert shape.dtype == "bf16"
@@ -193,13 +184,6 @@ def test_what_cannot_be() -> None:
     ):
         with pytest.raises(UserError, match=code):
             system(name).build(a_setup(deployment, **more))
-
-
-def test_too_little_room_for_kv_is_reported(tmp_path: Path) -> None:
-    small = tmp_path / "small.toml"
-    small.write_text("lpddr_capacity_gb = 90.5\n")
-    with pytest.raises(UserError, match="model-does-not-fit"):
-        build(board=str(small))
 
 
 @pytest.mark.parametrize("mapping", ["greedy", "lpddr"])
