@@ -321,12 +321,11 @@ class CostSet(msgspec.Struct, frozen=True, kw_only=True):
     def borrows(self, device: Device, term: object) -> Borrowed | None:
         """Return what this term of the device is borrowed from; None if it is its own."""
         lender = self.borrowed.get(device.name)
+        if lender is None:
+            return None
         tables = (table for table in structs.asdict(self).values() if isinstance(table, Mapping))
         lent = (
-            of is term
-            for table in tables
-            for key, of in table.items()
-            if lender and _device_of(key) == lender.device
+            of is term for table in tables for key, of in table.items() if _device_of(key) == lender.device
         )
         return lender if any(lent) else None
 
