@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
+from pairwise import pairwise
 from tiny_models import converted, seeded, tiny
 from torch import Tensor
 
@@ -97,11 +98,10 @@ def test_torchs_order_of_sums_is_known_here() -> None:
     assert sum_lanes() in (4, 8, 16)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("width", "of_gpu"), [(16, 16), (65, 520), (1000, 4104), (70001, 8192)])
-@pytest.mark.parametrize(
-    ("weighted", "rounds_first", "centred"),
-    [
+@pairwise(
+    dtype=DTYPES,
+    width__of_gpu=[(16, 16), (65, 520), (1000, 4104), (70001, 8192)],
+    weighted__rounds_first__centred=[
         ("same", True, False),
         ("float32", False, False),
         ("same", False, False),
@@ -167,10 +167,12 @@ def _in_turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return _small_tables(torch.cat((x[..., ::2], x[..., 1::2]), -1), cos, sin)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("head_dim", "rotated"), [(80, 80), (64, 24), (21, 2)])
-@pytest.mark.parametrize("form", [_halves, _pairs, _small_tables, _in_turn])
-@pytest.mark.parametrize("tables", ["same", "wide", "float32"])
+@pairwise(
+    dtype=DTYPES,
+    head_dim__rotated=[(80, 80), (64, 24), (21, 2)],
+    form=[_halves, _pairs, _small_tables, _in_turn],
+    tables=["same", "wide", "float32"],
+)
 def test_rotations(
     backend: Backend,
     dtype: torch.dtype,

@@ -31,9 +31,8 @@ def commands(group: click.Command, *words: str) -> Iterator[tuple[str, click.Com
 COMMANDS = dict(commands(main))
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_number_has_both_bounds(name: str) -> None:
-    for parameter in COMMANDS[name].params:
+def test_every_number_has_both_bounds() -> None:
+    for parameter in [parameter for command in COMMANDS.values() for parameter in command.params]:
         kind = parameter.type
         assert not isinstance(kind, click.types.IntParamType) or isinstance(kind, click.IntRange), parameter
         assert not isinstance(kind, click.types.FloatParamType) or isinstance(kind, NumberRange), parameter

@@ -40,12 +40,6 @@ def test_runs_side_by_side(shell: Any, as_json: Any, runs: tuple[str, str]) -> N
     assert f"{rates[1] / rates[0]:.3f}" in out
 
 
-def test_another_base_and_one_limit(as_json: Any, runs: tuple[str, str]) -> None:
-    facts = as_json("compare", *runs, "--base", "second", "--slo-tbt-ms", "1")
-    assert facts["base"] == "vllm 4xh100"
-    assert facts["sides"][0]["metrics"]["token_attainment"]["value"] == 0.0
-
-
 def test_gates_decide_the_exit_code(shell: Any, runs: tuple[str, str]) -> None:
     gate = ("--fail-on", "throughput<1000", "--fail-on", "tbt_p50>0.001", "--fail-on", "mean_batch<0")
     code, out, err = shell("compare", *runs, *gate, "-q")
@@ -176,15 +170,6 @@ def test_a_grid_is_laid_out_as_figure_10(shell: Any, as_json: Any) -> None:
     assert "| model | costs | few |" in written
     assert "vllm / lamina, modelled" in written
     assert "tokens/s" in Path("grid.svg").read_text()
-
-
-def test_markdown_has_notes_and_gates(shell: Any) -> None:
-    code, _, _ = shell(*ONE_CELL, "--fail-on", "throughput<99", "--markdown", "out.md", "-q")
-    assert code == 1
-    written = Path("out.md").read_text()
-    assert "- prices an hour differ" in written
-    assert "- **failed** throughput&lt;99: lamina has" in written
-    assert "| --- | --: | --: | --: |" in written
 
 
 def test_any_systems_and_their_prices(as_json: Any) -> None:

@@ -23,7 +23,7 @@ OPTIONS = {
         *("llama3-70b", "--costs", "vllm-0.14", "--systems", "lamina,vllm"),
         *("--prefill", "colocated", "--slo-ttft-ms", "500"),
     ),
-    "chosen": ("llama3-70b", "--systems", "vllm,lamina", "--devices", "h100,h20", "--most-devices", "6"),
+    "chosen": ("llama3-70b", "--systems", "vllm,lamina", "--devices", "h100,h20", "--most-devices", "4"),
     "pool": ("llama3-70b", "--costs", "vllm-0.14", "--prefill", "pool:4xh100", "--mode", "open"),
     "boards": ("llama3-70b@fp8", "--equal-power", "--systems", "vllm,h2m2"),
     "experts": ("gpt-oss-120b", "--equal-cost", "--systems", "vllm,lamina,afd"),

@@ -3,36 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from rich.console import Console
 
 from lamina.fhbn.nic.devices import Device, Gid, Listed, Port
-from lamina.fhbn.nic.diagnosis import conclusion, diagnosed
+from lamina.fhbn.nic.diagnosis import conclusion
 from lamina.fhbn.nic.machine import system_below
-from laminabench.bench.fhbn import cuda
-from laminabench.bench.fhbn.results import cells, text
-from laminabench.bench.frame import Report, Row, spread
-from laminabench.cli.bench import render
 from laminabench.cli.fhbn import render as render_devices
 from laminabench.util.errors import UserError
 
 pytest.importorskip("msgpack")
 
 SHORT = ("bench", "fhbn", "--seconds", "0.05", "--engines", "shm", "--sizes", "64,4K")
-
-
-def test_the_table_has_sizes_targets_and_limits(shell: Any) -> None:
-    code, out, err = shell(*SHORT)
-    assert (code, err) == (0, "")
-    for words in ("engine", "64 B", "4 KiB", "p50 2 us", "fastest copy", "a copy of 4 KiB: "):
-        assert words in out
 
 
 def test_json_has_the_findings(as_json: Any, tmp_path: Path) -> None:
@@ -59,55 +46,11 @@ def test_a_picture_that_fails_does_not_take_the_result_away(
     assert len(json.loads(out)["rows"]) == 2
 
 
-def test_the_table_says_what_is_not_verified_and_fits(capsys: pytest.CaptureFixture[str]) -> None:
-    def row(engine: str, size: int, *, met: bool | None = None, **facts: Any) -> Row:
-        took = {"rtt_us_p50": 1e4, "rtt_us_p99": 1e5, "gb_per_s": 99.97, "read_gb_per_s": 12.3}
-        shares = {"share_of_memcpy": 1.0, "share_of_limit": 0.001, "target": None}
-        every = took | shares | {"engine": engine, "bytes": size} | facts
-        return Row(every, cells(every), met)
-
-    rows = [
-        row("shm", 16 << 20, target={"share_of_memcpy": 0.9}, met=False),
-        row("gloo", 4096),
-        row("nccl", 16 << 20, share_of_memcpy=None, share_of_limit=None),
-    ]
-    copied = {"memcpy_gb_per_s": {str(16 << 20): 0.0123}, "channel_copy_gb_per_s": {str(16 << 20): 123.4}}
-    limits = copied | {"cache_line_round_trip_us": None}
-    render(Console(width=100), text(rows, {}, limits))
-    shm, gloo, nccl, note, copy = capsys.readouterr().out.splitlines()[2:]
-    assert shm.endswith("  100%          < 1%  90% of memcpy  missed")
-    assert shm.split()[-9:-7] == ["100", "12.3"]
-    assert gloo.split()[-3:] == ["-", "-", "-"]
-    assert nccl.split()[0] == "nccl*"
-    assert nccl.split()[-3:] == ["12.3", "-", "-"]
-    assert note == "* nccl: not verified on hardware"
-    assert copy == "a copy of 16 MiB: memcpy 0.0123 GB/s, as a channel copies 123 GB/s"
-
-
-def test_notes_say_what_was_written_and_what_auto_is(shell: Any) -> None:
-    code, _, err = shell("bench fhbn --seconds 0.05 --engines auto --sizes 64 --out run")
-    assert code == 0
-    assert "auto is shm here" in err
-    assert "wrote run" in err
-
-
 def test_skipped_items_are_reported(printed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     out = printed("bench", "fhbn", "--seconds", "0.05", "--sizes", "64")
     assert "gloo skipped: torch is not installed" in out
     assert "nccl skipped: torch is not installed" in out
-
-
-def test_one_core_is_a_note(shell: Any) -> None:
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(before)})
-    try:
-        code, out, err = shell(*SHORT)
-    finally:
-        os.sched_setaffinity(0, before)
-    assert code == 0
-    assert "this process may use one core" in err
-    assert "cache line" not in out
 
 
 @pytest.mark.parametrize(
@@ -140,43 +83,7 @@ def test_a_missing_extra_is_reported(
     refused("this needs msgpack, which is not installed: pip install", *command)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
-def test_a_missing_gpu_is_reported(refused: Any) -> None:
-    for engines in ([], ["--engines", "softnic,mlx5"]):
-        refused("this benchmark needs a GPU", "bench", "fhbn", "--device", "cuda", *engines)
-
-
-def test_what_a_gpu_has_measured_is_a_table(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The table only: what fills it here needs no GPU."""
-    took = spread([7e-6, 8e-6, 0.01])
-    row = cuda.row("softnic", 4096, {"channel": took}, {"graph_ahead": took})
-    requests = []
-
-    def run(engines: str, **_: object) -> Report:
-        requests.append(engines)
-        return cuda.report("some GPU", [row], {"mlx5": "there is none"})
-
-    monkeypatch.setattr(cuda, "run", run)
-    assert shell("bench", "fhbn", "--device", "cuda")[0] == 0
-    code, out, _ = shell("bench", "fhbn", "--device", "cuda", "--engines", "softnic,mlx5")
-    assert (code, requests) == (0, ["shm", "softnic,mlx5"])
-    for words in (
-        *("mlx5 skipped: there is none", "softnic*", "* softnic: a test bench", "some GPU", "4 KiB"),
-        *("one way", "round trip", "graph_ahead", "8.00 us", "10,000 us"),
-    ):
-        assert words in out
-
-
 ENGINES = ["shm", "verbs", "mlx5", "mlx5 on a GPU", "softnic", "gloo", "nccl"]
-
-
-def test_this_machine_is_explained(shell: Any) -> None:
-    code, out, err = shell("fhbn", "devices")
-    assert (code, err) == (0, "")
-    for name in ENGINES:
-        assert f"\n{name} " in out
-    for finding in diagnosed().findings:
-        assert f"- {finding.sentence}\n" in out
 
 
 @pytest.mark.parametrize("libibverbs", [True, False])

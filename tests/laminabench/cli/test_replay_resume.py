@@ -119,25 +119,20 @@ def test_what_a_journal_would_write_is_given_anew(
     assert as_json("replay", "--resume", "kept", "-q", "--plot", plot)["plot"] == plot
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--seed", "6"], "--seed contradicts the interrupted replay, which has 5: leave it out"),
-        (["--trace", "azure-conv"], "--trace contradicts"),
-        (["--prefill", "off"], "--prefill contradicts the interrupted replay, which has model"),
-        (["--backend", "modelled"], "--backend contradicts"),
-        (["--chaos", "random*3"], "--chaos contradicts the interrupted replay, which has none"),
-        (["--out", "elsewhere"], "--out"),
-        (["--no-out"], "--no-out contradicts the interrupted replay, which has none"),
-        (["--timeline", "t.txt"], ".json"),
-        (["--plot", "p.txt"], ".png, "),
-    ],
-)
-def test_other_flags_contradict(
-    shell: Any, refused: Any, as_json: Any, cut_off: Any, arguments: list[str], message: str
-) -> None:
+def test_other_flags_contradict(shell: Any, refused: Any, as_json: Any, cut_off: Any) -> None:
     interrupted(shell, cut_off)
-    refused(message, "replay", "--resume", "kept", "-q", *arguments)
+    for arguments, message in (
+        ("--seed 6", "--seed contradicts the interrupted replay, which has 5: leave it out"),
+        ("--trace azure-conv", "--trace contradicts"),
+        ("--prefill off", "--prefill contradicts the interrupted replay, which has model"),
+        ("--backend modelled", "--backend contradicts"),
+        ("--chaos random*3", "--chaos contradicts the interrupted replay, which has none"),
+        ("--out elsewhere", "--out"),
+        ("--no-out", "--no-out contradicts the interrupted replay, which has none"),
+        ("--timeline t.txt", ".json"),
+        ("--plot p.txt", ".png, "),
+    ):
+        refused(message, f"replay --resume kept -q {arguments}")
     assert as_json("replay", "--resume", "kept", "-q")["requests"]["completed"] == 60
 
 

@@ -26,7 +26,6 @@ from laminabench.runs.status import DONE, UNFINISHED, statuses
 from laminabench.systems.live.prompts import prompt_of
 
 REAL = os.environ.get("LAMINABENCH_VLLM")
-TRACES = os.environ.get("LAMINABENCH_TRACES")
 
 # Decodes everybody at once, a token a step of 10 ms; LAMINABENCH_STANDIN says what it does in the third one.
 STAND_IN = """#!{python}
@@ -158,13 +157,6 @@ def test_prompts_that_vllm_computes_are_timed_from_their_arrival(as_json: Any, t
     )
 
 
-@pytest.mark.usefixtures("stand_in")
-def test_what_is_not_chosen_of_prompts_is_left_to_vllm(as_json: Any, tmp_path: Path) -> None:
-    as_json(*SMALL, "-q", "--deployment", "1xcpu", "--no-out", "--prefill", "model")
-    order = json.loads((tmp_path / "order.json").read_text())
-    assert (order["max_batched_tokens"], order["prefix_caching"]) == (None, None)
-
-
 def test_tokens_of_a_replay_that_ended_early_have_no_checksum(
     stand_in: Path, shell: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -288,13 +280,6 @@ def test_however_a_hanging_vllm_ends_none_of_its_processes_is_left(
 @pytest.mark.usefixtures("stand_in")
 def test_what_it_cannot_do_is_refused_in_a_sentence(flags: tuple[str, ...], code: str, refused: Any) -> None:
     refused(f"[{code}]\n", *SMALL, "-v", *flags)
-
-
-def test_gpus_are_refused_where_there_are_none(
-    refused: Any, stand_in: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(stand_in / "nowhere"))
-    refused("[deployment-no-gpu]", *SMALL, "-v", "--deployment", "4xh100")
 
 
 def replayed(folder: Path, *more: str) -> tuple[dict[str, Any], Path]:

@@ -33,19 +33,6 @@ def test_info_transforms_and_reports(shell: Any) -> None:
     assert "offered at 4 requests/s" in err
 
 
-@pytest.mark.long(but=["mine.csv-PNG", "no*-svg"])
-@pytest.mark.parametrize("suffix", ["png", "svg", "PNG"])
-@pytest.mark.parametrize("name", ["mine.csv", "no $mathematics_{$.csv"])
-def test_info_draws(name: str, suffix: str, printed: Any) -> None:
-    Path(name).write_text(AZURE)
-    printed("traces", "info", name, "--plot", f"picture.{suffix}")
-    assert Path(f"picture.{suffix}").stat().st_size > 5000
-
-
-def test_what_has_no_arrivals_is_drawn_without(printed: Any) -> None:
-    printed("traces info sharegpt --offline --num-requests 500 --plot s.png")
-
-
 def test_import_keeps_a_file_under_a_name(as_json: Any) -> None:
     Path("mine.csv").write_text("t,in,out\n0,10,5\n1.5,20,6\n")
     facts = as_json("traces", "import", "mine.csv", "--columns", "arrival=t,prompt=in,output=out")
@@ -82,21 +69,6 @@ def test_synth_then_info_then_export(printed: Any, as_json: Any) -> None:
         )
 
 
-def test_brackets_in_names_are_printed_as_they_are(shell: Any, printed: Any, tmp_path: Path) -> None:
-    folder = tmp_path / "[b]x"
-    folder.mkdir()
-    file = folder / "[bold]a[" / "b].csv"
-    file.parent.mkdir()
-    file.write_text(AZURE)
-    out = printed("traces", "info", str(file))
-    assert out.startswith(f"b]  the real trace: {file}\n")
-    target = folder / "[" / "red].csv"
-    assert shell("traces", "export", str(file), "-o", str(target))[1] == f"wrote 40 requests to {target}\n"
-    target = target.with_suffix(".toml")
-    assert shell("traces", "fit", str(file), "-o", str(target))[1].startswith(f"wrote {target} (")
-    shell("traces", "import", str(file), "--name", "mine")
-
-
 def test_values_that_a_file_cannot_hold_are_reported(shell: Any) -> None:
     kimi = ("traces", "synth", "kimi-conv", "--requests", "50", "-o")
     assert "k.csv has no prefix blocks, which a CSV cannot hold" in shell(*kimi, "k.csv")[2]
@@ -127,14 +99,6 @@ def test_fit_wants_the_real_trace(shell: Any, refused: Any, monkeypatch: pytest.
     shell("traces", "synth", "azure-code", "--requests", "50", "-o", "made.parquet")
     refused("made.parquet was itself generated from a profile", "traces fit made.parquet -o x.toml")
     assert not Path("x.toml").exists()
-
-
-def test_fit_keeps_any_note_and_stays_small(refused: Any, as_json: Any) -> None:
-    Path("mine.csv").write_text(AZURE)
-    assert as_json("traces", "fit", "mine.csv", "-o", "a.toml", "--note", "a\tb\x1b[c]")["bytes"] < 20_000
-    assert as_json("traces", "synth", "a.toml", "-o", "a.csv")["notes"][1] == "a\tb\x1b[c]"
-    refused("must stay under 20,000; shorten its note", "traces fit mine.csv -o b.toml --note", "x" * 20_000)
-    assert not Path("b.toml").exists()
 
 
 def test_fetch_from_a_folder(shell: Any, as_json: Any, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import msgspec
 import pandas as pd
 import pytest
 
-from laminabench.papers.draw import Plot, Table
+from laminabench.papers.draw import Plot
 from laminabench.render import style
 
 FRAME = pd.DataFrame(
@@ -45,38 +45,6 @@ def test_bars_are_adjacent_and_stacks_on_each_other() -> None:
     stack = {"kind": "stack", "x": "x", "parts": {"y": "blue", "z": "green"}, "whole": "y"}
     drawn = picture({**stack, "where": {"way": "!a"}}).axes[0].patches
     assert [(bar.get_y(), bar.get_height()) for bar in drawn] == [(0, 7), (0, 11), (7, 4), (11, 4)]
-
-
-def test_averages_are_separate_with_their_numbers_and_published_values() -> None:
-    layer = {"kind": "averages", "y": "z", "by": ["way"], "label": "{way}", "words": "{x}, {costs}"}
-    axes = picture({**layer, "published": {"b": "claim"}}, legend={}).axes[0]
-    assert [text.get_text() for text in axes.texts] == ["2.00", "4.00"]
-    assert [text.get_text() for text in axes.get_xticklabels()][-1] == "average"
-    assert axes.texts[1].xy[1] == 7
-
-
-def test_words_stand_at_points_and_a_panel_for_each_combination() -> None:
-    names = {"kind": "names", "x": "x", "y": "y", "label": "{x}", "where": {"costs": 0}, "bold": "z"}
-    note = {"kind": "note", "words": "{way} of {total:.1f}", "x": 4, "y": 0}
-    panel = {"title": "{way}", "xlabel": "x", "ylabel": "y", "ylim": [0, "top"], "yscale": "log"}
-    figure = picture(
-        names, note, across={"way": "ways"}, down={"x": [4, 8]}, panel={**panel, "ylim": [1, "top"]},
-        values={"ways": ["a", "b"], "total": [1.0, 2.0], "top": 20.0},
-    )  # fmt: skip
-    assert [axes.get_title() for axes in figure.axes] == ["a", "b", "a", "b"]
-    assert [axes.get_ylabel() for axes in figure.axes] == ["y", "", "y", ""]
-    assert [axes.get_xlabel() for axes in figure.axes] == ["", "", "x", "x"]
-    assert [text.get_text() for text in figure.axes[3].texts] == ["8", "b of 1.0 to 2.0"]
-    assert figure.axes[0].get_ylim() == (1, 20)
-
-
-def test_a_table_shows_the_chosen_columns_in_their_formats() -> None:
-    table = msgspec.convert({"columns": {"way": "way", "y": "ours"}, "formats": {"y": "{:.1f} %"}}, Table)
-    with style.look():
-        cells = table.picture({"": FRAME}, {}).axes[0].tables[0].get_celld()
-    assert [cells[row, column].get_text().get_text() for row in (0, 1) for column in (0, 1)] == [
-        *("way", "ours", "a", "5.0 %"),
-    ]
 
 
 @pytest.mark.parametrize("wrong", [{"kind": "line"}, {"kind": "lines", "colour": "blue"}])

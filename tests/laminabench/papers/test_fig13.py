@@ -44,15 +44,6 @@ def test_lines_are_what_was_measured() -> None:
     assert (trips.get_xscale(), trips.get_yscale(), shares.get_yscale()) == ("log", "log", "linear")
 
 
-def test_small_messages_have_no_share(tmp_path: Path) -> None:
-    actual = result()
-    rows = [row for row in actual["rows"] if row["bytes"] < 16384]
-    small = actual | {"sizes": [64, 256, 1024, 4096], "rows": rows}
-    _, shares = picture(small).axes
-    assert "shm" not in [line.get_label() for line in shares.get_lines()]
-    draw(small, tmp_path / "small.png")
-
-
 def test_a_test_bench_is_not_taken_for_rdma() -> None:
     trips, _ = picture(result(("shm", "verbs", "mlx5", "softnic"))).axes
     labels = [str(line.get_label()) for line in trips.get_lines()]
@@ -62,25 +53,6 @@ def test_a_test_bench_is_not_taken_for_rdma() -> None:
         "mlx5 (not verified on hardware)",
         "softnic (a test bench, not RDMA performance)",
     ]
-
-
-def test_published_values_are_distinguished(tmp_path: Path) -> None:
-    draw(result(("shm", "gloo", "nccl")), tmp_path / "fig.svg")
-    drawn = (tmp_path / "fig.svg").read_text()
-    for words in (
-        "published: FHBN, 33.0 us",
-        "published: NCCL, 66.6 us",
-        "published: FHBN, 91.4% of line rate",
-        "another system on other hardware",
-        "the receiver has the message, and has not read it",
-        "share of the fastest copy",
-        "nccl (not verified on hardware)",
-        "64 B",
-        "4 MiB",
-    ):
-        assert words in drawn, words
-    draw(result(("shm", "gloo", "nccl")), tmp_path / "again.svg")
-    assert (tmp_path / "again.svg").read_text() == drawn
 
 
 def test_it_is_drawn_from_a_directory_too(tmp_path: Path) -> None:
