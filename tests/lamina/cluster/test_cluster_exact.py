@@ -123,7 +123,7 @@ def test_recurrent_layers(family: str, model_workers: int, more: dict[str, Any],
     check(shared(model_workers, 2, **more), family)
 
 
-@pytest.mark.long(but=["gpt-oss", "llama4"])
+@pytest.mark.long(but=["llama4"])
 @pytest.mark.parametrize("family", ["gemma2", "mistral", "qwen2", "gemma3", "gpt-oss", "llama4"])
 def test_windows_and_caps_by_requests(family: str, check: Check) -> None:
     """Layers that see the last few tokens only, each request in one memory."""
@@ -195,7 +195,7 @@ def test_stages(check: Check, stages: int, ranks: int, partition: Any) -> None:
     check(shared(stages * ranks, 2, pipeline_parallel=stages, partition=partition, timeout_s=20))
 
 
-@pytest.mark.long(but=["6-5"])
+@pytest.mark.long(but=["5-3"])
 @pytest.mark.parametrize(("layers", "stages"), [(1, 1), (2, 2), (5, 2), (5, 3), (6, 2), (6, 5)])
 def test_stages_of_other_sizes(check: Check, layers: int, stages: int) -> None:
     """Some have fewer slices than others."""

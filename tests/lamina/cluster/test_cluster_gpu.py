@@ -42,7 +42,7 @@ def test_every_combination(
     check(combined(turns, partition, attention, ranks, **BOTH), FAMILY, overlap=overlap)
 
 
-@pytest.mark.long(but=["mixed-softnic", "together-ranks"])
+@pytest.mark.long(but=["mixed-softnic"])
 @pytest.mark.parametrize(
     "layout",
     [
@@ -69,7 +69,7 @@ def test_workers_on_different_devices(layout: Any, check: Check) -> None:
     check(layout, FAMILY)
 
 
-@pytest.mark.long(but=["in-turn-ranks", "overlap-together"])
+@pytest.mark.long(but=["overlap-together"])
 @pytest.mark.parametrize(
     "layout",
     [

@@ -85,6 +85,17 @@ def test_findings_about_the_system(system: System, sentence: str, first_blocked:
     assert finding.blocks == blocks
 
 
+def test_no_device_says_how_to_get_one() -> None:
+    result = concluded(replace(SOUND, kernel_devices=(), mellanox_on_pci=()))
+    assert "rdma link add rxe0 type rxe" in result.findings[0].sentence
+    assert blocked(result) == set(diagnosis.RDMA)
+
+
+def test_a_nic_without_a_driver_is_listed_from_pci() -> None:
+    results = list(diagnosis.of_the_system(replace(SOUND, kernel_devices=())))
+    assert any("on PCI (0000:3b:00.0) and has no driver" in finding.sentence for finding in results)
+
+
 def test_a_container_with_one_of_two_devices_can_use_that() -> None:
     closed = {"mlx5_1": "/dev/infiniband/uverbs1"}
     system = replace(SOUND, kernel_devices=("mlx5_0", "mlx5_1"), closed_files=closed)
@@ -125,6 +136,28 @@ def test_software_roce_is_for_verbs_only() -> None:
     assert finding.blocks == ("mlx5", "mlx5 on a GPU")
 
 
+def test_two_link_layers_are_a_finding() -> None:
+    other = replace(CONNECTX, name="mlx5_1", ports=(replace(PORT, link_layer="InfiniBand", lid=7),))
+    assert "the same link layer" in only(diagnosis.of_the_ports([CONNECTX, other])).sentence
+
+
+def test_devices_unknown_to_libibverbs_are_findings() -> None:
+    system = replace(SOUND, kernel_devices=("mlx5_0", "odd0", "shut0"))
+    results = list(diagnosis.of_the_list(system, [CONNECTX], {"shut0": "Failed to open device"}))
+    assert [finding.sentence.partition(":")[0] for finding in results] == [
+        "device shut0 cannot be used",
+        "the kernel has device odd0 and libibverbs has no provider for it",
+    ]
+
+
+def test_without_pyverbs_the_kernels_devices_are_listed() -> None:
+    result = concluded(SOUND, unlisted="pyverbs is not installed: get it")
+    assert only(result.findings).sentence.startswith(
+        "pyverbs is not installed: get it; the kernel has mlx5_0"
+    )
+    assert not blocked(result)
+
+
 @pytest.mark.parametrize(
     ("gpu", "sentence"),
     [
@@ -136,6 +169,19 @@ def test_findings_about_gpu_access_to_nics(gpu: Gpu, sentence: str) -> None:
     finding = only(diagnosis.of_the_gpu(replace(SOUND, gpu=gpu)))
     assert sentence in finding.sentence
     assert finding.blocks == ("mlx5 on a GPU",)
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"translated": ("mlx5_0", "mlx5_1")}, "an IOMMU translates for mlx5_0, mlx5_1: "),
+        ({"redirecting": ("0000:16:01.0",)}, "bridges (0000:16:01.0) send up to the root"),
+    ],
+)
+def test_findings_between_gpu_and_nic(changed: dict[str, tuple[str, ...]], sentence: str) -> None:
+    finding = only(diagnosis.of_the_gpu(replace(SOUND, **changed)))  # type: ignore[arg-type]
+    assert finding.sentence.startswith(sentence)
+    assert not finding.blocks
 
 
 DMABUF, NEITHER = GpuMemory(dmabuf=True, ordered=True), GpuMemory(dmabuf=False, ordered=True)

@@ -127,18 +127,3 @@ def test_systems_on_a_frame_at_my_prices() -> None:
     batch = result.table[result.table.metric == "mean_batch"].set_index("side").value
     assert batch["vllm"] <= 8
     assert list(result.table.trace.unique()) == ["dataframe"]
-
-
-def test_how_it_shows_itself(equal: lb.Comparison, lamina: lb.Run, vllm: lb.Run, nowhere: Path) -> None:
-    html = equal._repr_html_()
-    assert equal.verdicts[0].partition("+")[0].partition("-")[0] in html
-    assert "badge modelled" in html
-    assert "badge measured" not in html
-    assert equal.plot()._repr_png_().startswith(b"\x89PNG")
-    of_runs = lb.compare(lamina, vllm)
-    assert f"throughput x {of_runs.ratio('throughput').value:.3f}, goodput x" in repr(of_runs)
-    assert len(of_runs.plot().figure.axes) == 3
-    for result in (equal, of_runs):
-        page = result.report(nowhere / "page.html").read_text()
-        assert "Answer" in page
-        assert "Provenance" in page

@@ -81,18 +81,6 @@ def test_what_cannot_be_planned(choices: dict[str, Any], code: str) -> None:
         lb.plan("profile:azure-conv", 60, **{**FEW, **choices})
 
 
-def test_how_it_shows_itself(plan: lb.Plan) -> None:
-    assert plan.best is not None
-    assert plan.verdict.cheapest is not None
-    assert plan.verdict.cheapest.usd_per_million_tokens == plan.best.usd_per_million_tokens
-    assert repr(plan).splitlines()[1:] == [
-        *plan.verdict.sentences,
-        *str(plan.includes).splitlines(),
-    ]
-    assert plan._repr_html_().count("<tr>") == 1 + len(plan.front)
-    assert plan.plot()._repr_png_().startswith(b"\x89PNG")
-
-
 def test_a_saved_run_equals_the_command_s(plan: lb.Plan) -> None:
     from laminabench.workflows.plan.stored import read_plan
 

@@ -149,16 +149,6 @@ def test_a_timeline_is_known_right_after_the_replay_only(lamina: lb.Run) -> None
         lamina.timeline("x.txt")
 
 
-def test_how_it_shows_itself(lamina: lb.Run) -> None:
-    first, *lines = repr(lamina).splitlines()
-    assert first.startswith("azure-conv, generated from its profile, 200 requests on lamina 2xh100+4xh20")
-    assert "modelled" in first
-    assert [line.split()[0] for line in lines] == ["throughput", "TBT", "within", "cost", "requests"]
-    html = lamina._repr_html_()
-    assert '<span class="badge modelled">modelled</span>' in html
-    assert f"<dd>{lamina.tbt.p99:.2f}</dd>" in html
-
-
 def test_a_hostile_name_is_shown_and_not_obeyed() -> None:
     frame = pd.DataFrame({"prompt_tokens": [10] * 4, "output_tokens": [5] * 4})
     trace = lb.traces.from_frame(frame, name="<script>alert(1)</script>[bold]\x1b[31m")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import transformers
 
-from laminabench.bench import engine, engine_compare
+from laminabench.bench import engine, engine_compare, engine_vllm
 from laminabench.calibrate.models import moe_config
 
 Facts = Callable[..., dict[str, Any]]
@@ -94,6 +94,25 @@ def test_experts_are_split_and_distributed_in_turns(facts: Facts, monkeypatch: p
     assert [(ratio["of"], ratio["over"]) for ratio in result["ratios"]] == [
         ("expert-parallel", "tensor-parallel")
     ]
+
+
+@pytest.mark.parametrize(
+    ("pair", "batch", "model", "target"),
+    [
+        (("one-process", "vllm"), 64, "llama-mini", 1.35),
+        (("one-process", "vllm-fp32"), 64, "llama-mini", 1.35),
+        (("one-process", "vllm"), 4, "llama-mini", 1.0),
+        (("one-process", "vllm"), 32, "qwen2.5-3b", 1.2),
+        (("rotational", "vllm"), 64, "llama-mini", 1.0),
+        (("rotational", "vllm-fp32"), 64, "llama-mini", 1.0),
+        (("rotational", "serial"), 64, "llama-mini", 1.25),
+        (("serial", "vllm"), 64, "llama-mini", None),
+    ],
+)
+def test_each_pair_has_its_target(
+    pair: tuple[str, str], batch: int, model: str, target: float | None
+) -> None:
+    assert engine_compare.target(*pair, engine_vllm.Load(batch, 1024, 64, model)) == target
 
 
 def test_vllm_takes_part_where_it_is(facts: Facts) -> None:

@@ -26,7 +26,7 @@ def test_actions_alternate_and_each_round_s_end_is_reported() -> None:
 
 
 def test_a_ratio_is_of_the_same_round() -> None:
-    assert ratios([2.0, 30.0, 8.0], [1.0, 10.0, 2.0]) == Spread(3.0, 2.0, 4.0)
+    assert ratios([2.0, 30.0, 18.0], [1.0, 10.0, 2.0]) == Spread(3.0, 2.0, 9.0)
 
 
 def test_rounds_are_no_fewer_than_requested() -> None:

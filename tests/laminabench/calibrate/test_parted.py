@@ -9,7 +9,6 @@ from laminabench.calibrate.rounds import Repeats
 from laminabench.calibrate.vllm import CHUNK, STEP, WORDS, parted, read_rate
 from laminabench.catalog.cost_file import assumed_host
 from laminabench.catalog.find_model import model
-from laminabench.catalog.provenance import attention_sources
 from laminabench.catalog.step import model_step
 
 SHAPE = model("llama-tiny")
@@ -91,16 +90,6 @@ def test_a_step_of_the_set_is_as_long_as_it_was() -> None:
     assert rows + once + SHAPE.layers * grids.grids.prompt.values[1, 1] == pytest.approx(chunk(64, 512))
     assert (costs.host.per_step_s, costs.host.per_request_s) == (pytest.approx(1e-4), pytest.approx(1e-6))
     assert costs.networks == {}
-
-
-def test_where_it_is_from_and_how_steady_it_was() -> None:
-    costs = cost_set(made(result()))
-    on = costs.devices["my-cores"]
-    [row] = attention_sources(costs, SHAPE, on, 1)
-    assert (row["priced_by"], row["unstable"]) == ("measurements", True)  # the control changed by 20 %
-    assert row["errors_percent"]["spread"] == pytest.approx(10)
-    # KV at 1 us for 256 bytes a layer and head: the largest batch read more in a second than weights were.
-    assert costs.devices["my-cores"].bandwidth_bytes_per_s == pytest.approx(read_rate(result(), SHAPE))
 
 
 def test_noise_makes_nothing_negative() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from laminabench.catalog.accuracy import accuracy_of_set
 from laminabench.catalog.cost_file import (
     COST_SETS,
     DEFAULT_COSTS,
@@ -53,7 +51,6 @@ from laminabench.catalog.kernels import with_kernels
 from laminabench.catalog.models import DTYPE_BYTES
 from laminabench.catalog.provenance import provenance, step_sources
 from laminabench.catalog.step import model_step, model_step_seconds
-from laminabench.papers.context import COST_SETS as GROUND
 from laminabench.papers.v1.parts import BATCHES, TABLE3
 from laminabench.util.errors import UserError
 
@@ -77,19 +74,6 @@ def test_the_default_set_is_the_newest_that_measured_the_devices():
         assert usual_costs(model("gpt-oss-120b"), devices_named(named)) == DEFAULT_COSTS
     for name, measured in MEASURED_IN.items():
         assert any(key.device == name for key in load_costs(measured).gemm)
-
-
-def test_vllm_0_14_is_measured_with_one_stack():
-    costs = load_costs("vllm-0.14")
-    for table in (costs.gemm, costs.attention, costs.allreduce):
-        for term in table.values():
-            if getattr(term, "kernel", ""):
-                continue  # of kernels.toml
-            assert term.origin.kind == "fitted"
-            assert "aiconfigurator" in term.origin.source
-            assert "vLLM 0.14.0" in term.origin.source
-            assert term.origin.samples > 0
-            assert term.origin.errors
 
 
 def test_every_set_covers_every_device_and_every_number_has_a_source():
@@ -139,22 +123,6 @@ def test_v1_table3_needs_the_bandwidths_that_table_3_prints(name, count):
     gemms = [row for row in sources if "x" in row["term"]]
     assert len(gemms) == 5
     assert {(row["priced_by"], row["kind"]) for row in gemms} == {("derived times", "derived")}
-
-
-def test_v1_table3_is_not_measured_and_no_default():
-    costs, on = load_costs("v1-table3"), device("a100-40g")
-    assert costs.describe()["measured"] == []
-    assert "never compared" in accuracy_of_set(costs.name)
-    assert {row["kind"] for row in provenance(costs, on, 4, prompts=True)} == {"assumed"}
-    assert "v1-table3" not in {DEFAULT_COSTS, *GROUND}
-    # Other models are as much slower than vidur-2024's formula as Table 3's with matrices like theirs.
-    slow, fast = (
-        model_step_seconds(load_costs(name), model("llama-7b"), on, 1, 256)
-        for name in ("v1-table3", "vidur-2024")
-    )
-    assert 1.1 < slow / fast < 2
-    with pytest.raises(UserError, match="costs-no-coefficients"):
-        costs.gemm_seconds(on, 1, 4096, 4096, "fp8")
 
 
 def test_h20_is_h100_s_efficiencies_but_for_attention_and_labelled():
@@ -244,16 +212,6 @@ def test_the_table_is_the_step_and_its_parts_add_up(name, shape):
         head = result.lm_head_gemm(4)
         expected = result.layers * (gemms + small + reduce) + costs.gemm_seconds(h100, batch, head.n, head.k)
         assert table[batch] == pytest.approx(float(expected))
-
-
-def test_a_table_of_4096_batches_is_fast():
-    costs, h100, result = load_costs("vllm-0.14"), device("h100"), model("llama3-70b")
-    best = 1.0
-    for _ in range(5):
-        start = time.perf_counter()
-        model_step_seconds(costs, result, h100, 2, np.arange(4097))
-        best = min(best, time.perf_counter() - start)
-    assert best < 0.02  # about 1 ms; the limit leaves room for a loaded machine
 
 
 def test_a_degree_that_was_not_measured_uses_the_next_one():
@@ -485,23 +443,3 @@ def test_the_set_of_vllm_0_24_has_experts_and_latent_kv_of(on):
     assert float(window.seconds(32 * 128, 32)) < float(whole.seconds(32 * 8192, 32))
     assert 5e-6 < costs.collective_cost(result, "all_gather", 8).latency_s < 3e-5
     assert costs.dispatch_cost(result, "combine", 8).per_byte_s > 0
-
-
-def test_the_set_of_vllm_0_24_says_where_everything_is_from():
-    costs = load_costs("vllm-0.24")
-    for name in sections():
-        for term in getattr(costs, name).values():
-            if getattr(term, "kernel", ""):
-                continue  # of kernels.toml
-            assert term.origin.kind in {"fitted", "assumed", "scaled"}
-            assert "aiconfigurator" in term.origin.source
-    for curves in (costs.measured.experts, costs.measured.lines, costs.measured.latent, costs.measured.gemm):
-        for key, each in curves.items():
-            assert each.origin.kind == ("scaled" if key.device == "h20" else "measured")
-            assert each.origin.samples > 1
-    assert costs.prompt_attention["h100"] is not costs.prompt_attention["h200"]
-    assert "stands for h100" in costs.prompt_attention["h100"].origin.source
-    # No table has MLA of A100, which is not on its list.
-    with pytest.raises(UserError, match="costs-no-coefficients"):
-        costs.latent_cost(device("a100-80g-sxm"))
-    assert float(costs.host.seconds(256)) == 0

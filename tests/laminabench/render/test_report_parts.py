@@ -29,15 +29,17 @@ from laminabench.render.format import gigabytes, number
 from laminabench.render.html import script_data, tag, text
 from laminabench.render.report import page, report
 from laminabench.render.sections import opening
-from laminabench.render.sheets.runs import comparison
+from laminabench.render.sheets.runs import client_sheets, comparison
 from laminabench.render.shown import DASHES, caveats, shown
 from laminabench.runs.manifest import Manifest, Partial
 from laminabench.runs.read import Run, read_run
 from laminabench.runs.status import FAILED
+from laminabench.runs.summary import Energy, Requests, Resumed
 from laminabench.runs.write import write_run
 from laminabench.sim.outcome import Outcome
 
 BoardRun = Callable[..., Run]
+RESUMED = {"resumed": Resumed(times=1, at_s=[0.7])}
 
 
 def changed(run: Run, **summary: Any) -> Run:
@@ -104,6 +106,10 @@ def test_names_and_lines_distinguish_runs(keep: Callable[..., Run]) -> None:
     assert same[0].name != same[1].name
 
 
+def test_an_older_run_without_energy_is_shown(keep: Callable[..., Run]) -> None:
+    assert "J a token" not in comparison(shown([changed(keep(), energy=Energy())]))
+
+
 def test_ratios_are_to_the_first(keep: Callable[..., Run]) -> None:
     runs = shown([keep(), keep("vllm")])
     rates = [each.summary.throughput_tokens_per_s for each in runs]
@@ -148,6 +154,20 @@ def test_another_limit_is_recomputed_and_noted(keep: Callable[..., Run]) -> None
     (strict,) = shown([run], 1e-3)
     assert strict.slo.token_attainment == 0
     assert "worked out again for 0.001 ms" in " ".join(caveats([strict]))
+
+
+def test_disturbances_of_a_run_are_noted(keep: Callable[..., Run]) -> None:
+    counts = Requests(completed=390, rejected=3, unfinished=7)
+    runs = shown([keep("vllm"), keep(live=True, requests=counts, **RESUMED)])
+    message = " ".join(caveats(runs))
+    assert "different backends" in message
+    for words in (
+        "7 of its requests are unfinished",
+        "rejected 3 requests",
+        "interrupted and resumed 1 times",
+    ):
+        assert words in message
+    assert "partial: 7 requests unfinished" in comparison(runs)
 
 
 def test_charts_end_where_the_numbers_do(keep: Callable[..., Run]) -> None:
@@ -293,6 +313,16 @@ def test_next_to_another_run_it_shows_what_it_can(keep: Callable[..., Run], clie
         "some Runs saw their tokens in the engine and some as a client",
     ):
         assert words in message
+
+
+def test_its_tables_are_of_its_manifest(client_run: ClientRun) -> None:
+    (each,) = runs = shown([client_run()])
+    times, calls = client_sheets(runs)
+    assert len(times.rows) == 5
+    itl, tbt = each.summary.itl_ms.mean, each.summary.tbt_ms.mean
+    assert itl > 1.5 * tbt
+    assert [row[1].value for row in times.rows[1:3]] == [itl, tbt]  # type: ignore[union-attr]
+    assert dict(calls.rows[2:4]) == {"Attempts": "21", "of these, again": "1"}  # type: ignore[arg-type]
 
 
 def test_requests_in_service_are_those_that_stream(client_run: ClientRun) -> None:

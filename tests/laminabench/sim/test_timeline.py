@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import itertools
 import json
-import re
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
@@ -112,23 +111,6 @@ def test_the_hosts_work_on_each_batch_has_its_lane(tmp_path: Path) -> None:
             if piece.get("cat") == "slice" and piece["args"] == {**event["args"], "slice": 0}
         )
         assert first["ts"] >= event["ts"] + 50
-
-
-def test_names_colours_and_arguments(tmp_path: Path) -> None:
-    outcome, _, events = written(tmp_path / "t.json", 3)
-    work = work_in(events)
-    colours, perfetto = defaultdict(set), defaultdict(set)
-    for event, batch, place in zip(work, outcome.timeline["batch"], outcome.timeline["slice"], strict=True):
-        assert event["name"].startswith(f"batch {batch} · {event['cat']} {place} ")
-        iteration = event["args"]["iteration"]
-        assert event["args"] == {"batch": batch, "iteration": iteration, event["cat"]: place}
-        assert (event["cat"] == "attention") == (event["tid"] == 3)
-        colours[batch].add(event["cname"])
-        perfetto[batch].add(re.sub(r"( )?\d+", "", event["name"]))  # what its colour goes by
-    assert sorted(colours) == [0, 1, 2]
-    assert all(len(names) == 1 for names in colours.values())
-    assert len(set.union(*colours.values())) == 3
-    assert len(set.union(*perfetto.values())) == sum(len(names) for names in perfetto.values()) == 6
 
 
 def test_times_are_exact_microseconds(tmp_path: Path) -> None:

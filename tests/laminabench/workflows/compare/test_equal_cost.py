@@ -12,7 +12,7 @@ from made_outcome import trace_of
 from laminabench.catalog.cost_file import load_costs
 from laminabench.catalog.costs import CostSet
 from laminabench.catalog.deployment import Deployment, Workers, parse_deployment, parse_deployments
-from laminabench.catalog.find_model import model, modelled
+from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import Device, device, load_devices, priced, rated
 from laminabench.catalog.host import parse_host
 from laminabench.catalog.network import parse_network
@@ -265,21 +265,6 @@ def test_a_base_of_boards_is_even_with_each_of_the_others() -> None:
     assert result.break_evens("h2m2").keys() == {"h2m2"}
     assert result.break_evens("h2m2")["h2m2"].keys() == {"vllm", "lamina"}
     assert result.break_evens("vllm")["h2m2"]["vllm"] == result.break_evens("h2m2")["h2m2"]["vllm"]
-
-
-def test_assumptions_and_types_are_listed() -> None:
-    result = compared(ComparisonSpec(("vllm", "h2m2")))
-    (assumed,) = result.assumed
-    assert "$5.26 an hour and 450 W of h2m2" in assumed
-    assert result.storage_types == {"vllm": "bf16", "h2m2": "int8"}
-    narrow = cell(ComparisonSpec(("vllm", "h2m2")), modelled("llama3-70b@fp8"), FEW, VLLM_COSTS)
-    assert narrow.storage_types == {"vllm": "fp8", "h2m2": "int8"}
-    # A board's arithmetic does not change with it.
-    assert narrow.throughput_tokens_per_s["h2m2"] == result.throughput_tokens_per_s["h2m2"]
-    assert narrow.throughput_tokens_per_s["vllm"] > result.throughput_tokens_per_s["vllm"]
-    stated = rated(priced(load_devices(), {"h2m2": 4.0}), {"h2m2": 500.0})
-    given = {"h2m2": only("1xh2m2", stated)}
-    assert compared(ComparisonSpec(("vllm", "h2m2"), given=given)).assumed == ()
 
 
 def test_types_of_weights_experts_and_kv() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 from made_outcome import trace_of
@@ -13,7 +12,6 @@ from laminabench.catalog.deployment import parse_deployments
 from laminabench.catalog.eras import load_eras
 from laminabench.catalog.find_model import model
 from laminabench.catalog.host import parse_host
-from laminabench.render.sheets.compare import sheets_of_grid
 from laminabench.systems.registry import system
 from laminabench.workflows.compare.cells import Cell, Grid, View, grid_cells
 from laminabench.workflows.compare.eras import readings_of
@@ -108,30 +106,6 @@ def test_a_slower_host_makes_every_step_longer_and_a_gain_linear_in_it(cells: li
     assert fast.summaries["vllm"] is equal.summaries["vllm"]
     gains = [each.gain_of("lamina", "vllm") for each in (fast, slow)]
     assert (1 + gains[1]) / (1 + gains[0]) == pytest.approx((vllm[0] + 8) / vllm[0], rel=0.02)
-
-
-def test_the_table_of_gains_has_a_band_for_each_era(cells: list[Cell]) -> None:
-    lines, gains = sheets_of_grid(cells, "vllm", as_published=False)
-    assert [row[0] for row in lines.rows if row[1] == MODEL.name] == [
-        *("vllm-2024, 5 ms", "vllm-2024, 13 ms", "vllm-2026")
-    ]
-    assert [row[:2] for row in gains.rows] == [
-        (name, era) for name in (MODEL.name, OTHER.name) for era in ("vllm-2024", "vllm-2026")
-    ]
-    own = [each for each in cells if each.model == MODEL.name]
-    low, high = (100 * own[end].gain_of("lamina", "vllm") for end in (0, 1))
-    assert gains.rows[0][2].startswith(f"{low:+.1f}% to {high:+.1f}% (")
-    for equal, words in ((False, "vllm-2024: gain"), (True, "vllm-2024 with all hosts as slow: gain")):
-        ends = sorted(
-            each.gain_of("lamina", "vllm")
-            for each in cells
-            if each.band == "vllm-2024" and each.same_host == equal
-        )
-        assert any(note.startswith(f"{words} {ends[0]:+.1%} to {ends[-1]:+.1%}") for note in gains.notes)
-    assert any("vllm's host adds 5 to 13 ms a step, and at most 256" in note for note in gains.notes)
-    assert any("vllm-2026" in note and "lamina's host takes nothing" in note for note in gains.notes)
-    assert any("lamina's host adds 2 ms a step and 20 us a request" in note for note in gains.notes)
-    assert all(a != b for a, b in pairwise(gains.notes))
 
 
 def test_kernels_of_another_set_are_named() -> None:
