@@ -35,18 +35,6 @@ def test_replay_has_the_documented_keys_and_keeps_a_run(as_json: Any) -> None:
     assert parts == {"run.json", "requests.parquet", "iterations.parquet"}
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("system", ["lamina", "lamina-v1", "vllm"])
-@pytest.mark.parametrize("mode", [["saturate"], ["open"], ["closed", "--concurrency", "20"]])
-@pytest.mark.parametrize("admission", ["reserve", "grow"])
-def test_every_system_mode_and_admission(as_json: Any, system: str, mode: list[str], admission: str) -> None:
-    facts = as_json(
-        "replay", *SMALL, "--no-out", "--system", system, "--mode", *mode, "--admission", admission
-    )
-    assert facts["requests"] == {"completed": 200, "rejected": 0, "unfinished": 0, "failed": 0}
-    assert facts["mean_batch"] > 0
-
-
 def test_the_same_replay_gives_the_same_bytes(as_json: Any) -> None:
     for name in ("one", "two"):
         as_json("replay", *SMALL, "--out", name)

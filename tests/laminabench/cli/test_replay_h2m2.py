@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from laminabench.runs.read import read_run
 
 GPT3 = ("--system", "h2m2", "--model", "gpt3-175b")
 SMALL = ("--trace", "azure-conv", "--offline", "--num-requests", "40", "-q", *GPT3)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("mode", [["saturate"], ["open"], ["closed", "--concurrency", "12"]])
-@pytest.mark.parametrize("admission", ["reserve", "grow"])
-def test_every_mode_and_admission(as_json: Any, mode: list[str], admission: str) -> None:
-    # Memory for three or four requests, so that with `grow` they make room for each other.
-    flags = ("--mode", *mode, "--admission", admission, "--kv-tokens", "8000")
-    facts = as_json("replay", *SMALL, "--no-out", *flags)
-    assert facts["requests"] == {"completed": 40, "rejected": 0, "unfinished": 0, "failed": 0}
-    assert facts["deployment"] == "1xh2m2"
-    assert facts["kv"]["capacity_tokens"] == 8000
-    if admission == "grow":
-        assert facts["preemptions"] > 0
 
 
 def test_a_run_stores_the_memories_contents(as_json: Any) -> None:
@@ -62,27 +46,6 @@ def test_policies_and_boards_differ(as_json: Any, tmp_path: Path) -> None:
     assert result["greedy"] < result["oracle"]
 
 
-def test_the_host_may_work_behind_the_board(as_json: Any) -> None:
-    flags = ("replay", *SMALL, "--no-out", "--max-num-seqs", "4", "--costs", "vllm-0.14")
-    waits, works = as_json(*flags), as_json(*flags, "--host-async")
-    assert works["time_shares"]["host"] < waits["time_shares"]["host"] / 5
-    assert works["throughput_tokens_per_s"] > waits["throughput_tokens_per_s"]
-
-
-def test_the_timeline_has_a_lane_a_board(as_json: Any, tmp_path: Path) -> None:
-    path = tmp_path / "boards.json"
-    facts = as_json(
-        *("replay", *SMALL, "--no-out", "--deployment", "2xh2m2", "--max-num-seqs", "4"),
-        *("--costs", "vllm-0.14", "--timeline", str(path), "--timeline-window", "1:2"),
-    )
-    assert set(facts["timeline"]["bubbles"]) == {"h2m2 0", "h2m2 1"}
-    events = json.loads(path.read_text())["traceEvents"]
-    names = [event["args"]["name"] for event in events if event["name"] == "thread_name"]
-    assert names == ["h2m2 0", "h2m2 1", "host, batch 0", "host, batch 1"]
-    kinds = {(event["tid"], event["cat"]) for event in events if event["ph"] == "X"}
-    assert kinds == {(1, "slice"), (1, "attention"), (2, "slice"), (2, "attention"), (3, "host"), (4, "host")}
-
-
 def test_other_hardware_is_not_charged_the_boards_price(shell: Any) -> None:
     command = ("replay", *(flag for flag in SMALL if flag != "-q"), "--no-out")
     _, out, err = shell(*command, "--mapping", "lpddr")
@@ -95,6 +58,3 @@ def test_other_hardware_is_not_charged_the_boards_price(shell: Any) -> None:
     assert "200 W" in out
     assert "mapping greedy, board hbmcap-less" in out
     assert "no price" not in err
-
-
-BOARDS = ("replay", "--trace", "few.csv", "--system", "h2m2", "--model", "llama2-70b", "-q")

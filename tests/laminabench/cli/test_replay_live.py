@@ -268,29 +268,3 @@ def test_a_run_keeps_its_faults(as_json: Any) -> None:
     summary = json.loads(Path("kept", "run.json").read_text())["summary"]
     assert summary["faults"] == facts["faults"]
     assert len(facts["faults"]) == 1
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("shared_machine")
-def test_fifty_random_kills_change_no_token_of_two_hundred_requests(
-    as_json: Any, exact_model: dict[str, Any]
-) -> None:
-    """Real workers; every prompt is computed, and what the dead had is computed again."""
-    Path("tiny.json").write_text(json.dumps(exact_model))
-    replay = (
-        *("replay", "--trace", "azure-code", "--offline", "--num-requests", "200", "--scale-lengths", "0.3"),
-        *("--backend", "live", "--model", "tiny.json", "--prefill", "model", "--max-num-seqs", "16", "-q"),
-        *("--seed", "7", "--no-out", "--oversubscribe"),
-    )
-    calm = as_json(*replay)
-    facts = as_json(*replay, "--chaos", "random*50")
-    assert facts["requests"] == calm["requests"]
-    assert facts["requests"] == {"completed": 200, "rejected": 0, "unfinished": 0, "failed": 0}
-    assert facts["tokens_sha256"] == calm["tokens_sha256"]
-    assert facts["tokens_generated"] == calm["tokens_generated"]
-    assert facts["schedule"]["violations"] == []
-    total = facts["faults_in_all"]
-    assert total["strikes"] == total["strikes_planned"] == 50
-    assert total["faults"] >= 25  # two that fall together are one
-    assert total["detection_s"] < 2
-    assert {worker for fault in facts["faults"] for worker in fault["workers"]} == {"model 0", "attention 0"}

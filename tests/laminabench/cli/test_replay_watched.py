@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import socket
-import time
 import urllib.request
 from collections.abc import Callable
 from functools import partial
@@ -124,23 +122,6 @@ def test_a_resumable_replay_says_how_and_continues_in_a_new_file(
     assert (blow.struck, fault.struck, first.workers_lost) == ("kill", None, 0)
     assert first.tokens >= made[-1].tokens > 0
     assert not Path("kept.live").exists()
-
-
-@pytest.mark.long  # a real engine starts, as in test_replay_resume
-def test_kill_9_leaves_a_file_of_an_ended_process(started: Any, tmp_path: Path) -> None:
-    path = tmp_path / "kept.live"
-    with started(tmp_path, *LIVE, "--scale-lengths", "1", "--out", "kept", "-q") as process:
-        until_s = time.monotonic() + 120
-        while not path.exists():
-            assert process.poll() is None, process.stderr.read()
-            assert time.monotonic() < until_s
-            time.sleep(0.02)
-        header = read_live(path)[0][0]
-        assert isinstance(header, Header)
-        assert alive(header)
-        os.kill(process.pid, signal.SIGKILL)
-    assert not alive(header)
-    assert not any(isinstance(line, End) for line in read_live(path)[0])
 
 
 def read(url: str, accept: str) -> tuple[str, str]:
