@@ -58,6 +58,8 @@ def page_run(
         monkeypatch.setenv(name, value)
     for name in ("LAMINABENCH_TRACES", "LAMINABENCH_DEBUG", "LAMINABENCH_VLLM"):
         monkeypatch.delenv(name, raising=False)
+    # Work is done in this process: a pool takes seconds to start.
+    monkeypatch.setattr("laminabench.util.parallel.cores", lambda: 1)
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "conversions").symlink_to(conversions)
     folder = tmp_path / "page"

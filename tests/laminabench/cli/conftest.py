@@ -32,6 +32,8 @@ def shell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.Captur
     monkeypatch.delenv("LAMINABENCH_TRACES", raising=False)
     monkeypatch.delenv("LAMINABENCH_DEBUG", raising=False)
     monkeypatch.chdir(tmp_path)
+    # Without --jobs work is done in this process: a pool takes seconds to start.
+    monkeypatch.setattr("laminabench.util.parallel.cores", lambda: 1)
 
     def call(*arguments: str) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as exit_:
