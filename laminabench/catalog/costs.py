@@ -324,10 +324,8 @@ class CostSet(msgspec.Struct, frozen=True, kw_only=True):
         if lender is None:
             return None
         tables = (table for table in structs.asdict(self).values() if isinstance(table, Mapping))
-        lent = (
-            of is term for table in tables for key, of in table.items() if _device_of(key) == lender.device
-        )
-        return lender if any(lent) else None
+        keys = (key for table in tables for key, of in table.items() if of is term)
+        return lender if any(_device_of(key) == lender.device for key in keys) else None
 
     def _lender(self, device: Device) -> str:
         lender = self.borrowed.get(device.name)
