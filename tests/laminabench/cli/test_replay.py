@@ -69,6 +69,14 @@ def test_a_models_name_is_no_path(as_json: Any, tmp_path: Path) -> None:
     assert as_json("replay", *SMALL, "--no-out")["model"] == "llama3-70b"
 
 
+def test_asynchronous_host_work_is_hidden(as_json: Any) -> None:
+    for system in ("lamina", "vllm"):
+        slow = ("replay", *SMALL, "--no-out", "--system", system, "--costs", "vllm-0.14")
+        exposed, hidden = as_json(*slow), as_json(*slow, "--host-async")
+        assert hidden["time_shares"]["host"] < 0.01 < exposed["time_shares"]["host"]
+        assert hidden["throughput_tokens_per_s"] > exposed["throughput_tokens_per_s"]
+
+
 def test_an_empty_timeline_window_is_refused(shell: Any) -> None:
     for window in ("1000000:1000001", "1e10:2e10"):
         code, out, err = shell(
@@ -97,12 +105,28 @@ def test_the_manifest_repeats_the_choices(as_json: Any) -> None:
     assert {device["price"]["basis"] for device in saved["deployment"]["devices"]} == {"purchase"}
 
 
+def test_prefix_sharing_makes_room(as_json: Any) -> None:
+    kimi = ("--trace", "kimi-conv", "--offline", "--num-requests", "400", "-q", "--no-out")
+    alone = as_json("replay", *kimi)
+    shared = as_json("replay", *kimi, "--prefix-sharing")
+    assert shared["mean_batch"] > alone["mean_batch"]
+
+
 def test_what_can_never_fit_is_rejected_and_counted(as_json: Any) -> None:
     facts = as_json("replay", "--trace", "kimi-conv", "--offline", "-q", "--no-out", "--model", "llama-33b",
         "--system", "vllm", "--num-requests", "2000",
     )  # fmt: skip
     assert facts["requests"]["rejected"] > 0
     assert sum(facts["requests"].values()) == 2000
+
+
+def test_shortest_job_first_lowers_the_typical_wait(as_json: Any) -> None:
+    # A hundred at a time, so that there is a queue to reorder.
+    common = ("replay", *SMALL, "--no-out", "--max-num-seqs", "10")
+    fifo = as_json(*common)
+    shortest = as_json(*common, "--policy", "sjf")
+    assert shortest["queueing_s"]["p50"] < fifo["queueing_s"]["p50"]
+    assert as_json(*common, "--policy", "deadline")["requests"]["completed"] == 200
 
 
 def test_a_host_of_one_s_own_is_in_every_iteration_and_in_the_run(as_json: Any, refused: Any) -> None:
@@ -142,6 +166,12 @@ def test_the_timeline_can_be_opened(shell: Any) -> None:
     events = json.loads(Path("t.json").read_text())
     events = events["traceEvents"] if isinstance(events, dict) else events
     assert sum(event["ph"] == "X" for event in events) > 50
+
+
+def test_sharegpt_in_open_mode_says_what_it_needs(refused: Any, as_json: Any) -> None:
+    few = ("--trace", "sharegpt", "--offline", "--num-requests", "100", "-q", "--no-out", "--mode", "open")
+    refused("--request-rate", "replay", *few)
+    assert as_json("replay", *few, "--request-rate", "3")["requests"]["completed"] == 100
 
 
 @pytest.mark.parametrize(
