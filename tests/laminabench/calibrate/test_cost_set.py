@@ -123,6 +123,21 @@ def test_overhead_of_workers_is_added() -> None:
     assert more - less == pytest.approx(2e-5)
 
 
+def test_what_was_unsteady_says_so(tmp_path: Path) -> None:
+    def unstable(result: Repeats) -> set[str]:
+        write_costs(cost_set(made(result)), tmp_path / "set.toml")
+        costs = load_costs(str(tmp_path / "set.toml"))
+        rows = step_sources(costs, SHAPE, costs.devices["my-core"], 1)
+        return {row["term"].split()[0] for row in rows if row.get("unstable")}
+
+    assert unstable(repeats()) == set()
+    matrices = {"qkv", "o", "gate_up", "down", "lm_head"}
+    assert unstable(repeats((0.8, 1.0, 1.3))) == matrices
+    drifting = repeats()
+    drifting.drifts[Model.name] = [0.2, 0.3, 0.0]
+    assert unstable(drifting) == {*matrices, "norm", "activation", "rotary"}
+
+
 def test_a_server_takes_requests_in_one_after_the_other(tmp_path: Path) -> None:
     """In 2 ms, 0.5 ms for each request, 0.3 ms until its step begins; out 4 ms."""
     served: dict[Point, list[float]] = {}

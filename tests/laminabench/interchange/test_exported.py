@@ -99,6 +99,25 @@ def test_keys_and_types_are_those_of_real_files(
         assert [actual for actual in unlike(one, other) if not actual.startswith(".request_rate")] == []
 
 
+def test_vllm_bench_has_every_key(modelled: Run, written: Any, tmp_path: Path) -> None:
+    (real,), (ours,) = (
+        documents(written("vllm-rate.json")),
+        documents(files_of(modelled, "vllm-bench", tmp_path)),
+    )
+    assert real.keys() - ours.keys() == {"gpu"}
+    lists = (
+        "ttfts",
+        "itls",
+        "start_times",
+        "input_lens",
+        "output_lens",
+        "errors",
+        "generated_texts",
+        "latencies",
+    )
+    assert {len(ours[name]) for name in lists} == {12}
+
+
 # A model's numbers are not taken for a measurement's
 
 

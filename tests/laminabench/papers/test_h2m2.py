@@ -16,6 +16,7 @@ from laminabench.papers.h2m2 import (
     dynamic,
     eight_hbm,
     granularity,
+    one_model,
     overheads,
     speeds,
 )
@@ -150,6 +151,43 @@ def test_hierarchical_lies_between_no_overlap_and_all_and_the_best_mapping_leads
     assert (shortest["lowest"] == shortest["highest"]) == (name != "h2m2-fig12")
     assert own.iloc[-1]["lowest"] < own.iloc[-1]["highest"]
     assert frame[frame["way"] != "Hierarchical"][["lowest", "highest"]].isna().all(axis=None)
+
+
+def test_figure_14_has_the_mapping_s_share_of_each_sublayer_and_says_where_qkv_leaves(made, claim) -> None:
+    frame = made("h2m2-fig14").frame
+    assert set(frame.groupby("way").size()) == {16}
+    row = frame[(frame["way"] == "H2M2") & (frame["length"] == 1024)].iloc[0]
+    mapping = planned("greedy", GPT3.model, 32, 1024).mapping
+    # A head's part of 96 layers: 3 x 128 columns of qkv, and K and V of 128 for every token.
+    assert row["qkv_gb"] == pytest.approx(96 * 12288 * 384 * mapping.qkv / 1e9)
+    assert row["attention_gb"] == pytest.approx(96 * 2 * 128 * 32 * 1024 * mapping.attention / 1e9)
+    assert (frame["hbm_gb"] <= one_model.capacity_gb()).all()
+    assert frame["hbm_gb"].min() > 0.95 * one_model.capacity_gb()
+    stored = frame[frame["way"] == "H2M2"].set_index("length")["qkv_gb"]
+    assert stored[1408] >= stored.max() / 10 > stored[1536]
+    assert claim("h2m2-fig14", "qkv in HBM").remark.startswith("From 1536 tokens on")
+
+
+def test_table_4_comes_in_the_papers_order(made) -> None:
+    changes = boards.changes(made("h2m2-fig17").frame)
+    changed = changes["H2M2"].abs()
+    capacity, less_bandwidth = changed[["hbmcap-less", "hbmcap-more"]], changed["lpddrbw-less"]
+    assert capacity.min() > less_bandwidth > changed["lpddrchip-more"] > 3
+    assert changed[["hbmbw-less", "hbmbw-more", "hbmchip-more"]].max() < 1
+    assert boards.order(changes)[:3] == ["HBM capacity", "LPDDR bandwidth", "LPDDR chips"]
+    # No board with more of anything has a worse best mapping.
+    for name, change in changes["Oracle"].items():
+        assert change <= 1e-9 if str(name).endswith("less") else change >= -1e-9, name
+
+
+def test_figure_18_adds_communication_to_eight_devices(made, claim) -> None:
+    eight = made("h2m2-fig18").frame.query("way == '8-HBM'").set_index("length")
+    silent = planned("8-hbm", GPT3.model, 32, 2048, hbm_barrier_s=0.0).iteration_s
+    added = eight.loc[2048, "iteration_ms"] / 1000 - silent
+    assert added == pytest.approx(96 * 4 * original().hbm_barrier_s)
+    alone = planned("lpddr", GPT3.model, 32, 2048).iteration_s
+    assert eight.loc[2048, "highest"] == pytest.approx(alone / silent)
+    assert claim("h2m2-fig18", "8-HBM over").fitted
 
 
 def test_only_busy_memories_give_both_published_energies(made, claim) -> None:

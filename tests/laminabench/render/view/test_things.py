@@ -78,6 +78,17 @@ def test_a_map_has_the_best_of_what_is_not_chosen(things: dict[str, Entry]) -> N
     assert not heat["reversescale"]
 
 
+def test_a_map_of_one_value_of_the_others(things: dict[str, Entry]) -> None:
+    page = sweep_of(things, x="batches", y="attention-workers", **{"fix-network": "fhbn"})
+    heat = trace(page, 0, type="heatmap")
+    assert heat["z"][0] == [throughput(2, "fhbn", batches) for batches in (1, 2)]
+    # Of times the least is the best, and bright.
+    page = sweep_of(things, x="batches", y="network", metric="tbt_ms.p99")
+    heat = trace(page, 0, type="heatmap")
+    assert heat["z"] == [[32.0, 32.0], [32.0, 32.0]]
+    assert heat["reversescale"]
+
+
 def test_over_one_flag_it_is_a_line(things: dict[str, Entry]) -> None:
     page = sweep_of(things, x="attention-workers", y="-", metric="mean_batch", **{"fix-batches": "2"})
     (line,) = page.charts[0].traces
@@ -291,6 +302,14 @@ def test_a_part_of_a_sweep_is_the_part_of_its_page(root: Path) -> None:
     whole = get(root, requested)[2]
     assert part["html"] in whole
     assert [each["id"] for each in part["figures"]] == ["map", "lines"]
+
+
+def test_a_part_of_a_plan_is_the_part_of_its_page(root: Path) -> None:
+    requested = "/plans?at=plans/one&price-h20=0.5"
+    part = json.loads(get(root, f"{requested}&part=shown")[2])
+    assert part["html"] in get(root, requested)[2]
+    assert "vllm 8xh20" in part["html"]
+    assert [each["id"] for each in part["figures"]] == ["front"]
 
 
 def test_wrong_choices_are_a_page_that_says_so(root: Path) -> None:

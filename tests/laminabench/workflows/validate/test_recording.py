@@ -13,7 +13,7 @@ from laminabench.catalog.server_host import Steps, server_host
 from laminabench.util.errors import UserError
 from laminabench.workflows.replay import ReplayRequest, run
 from laminabench.workflows.validate.recorded import host_of, judged
-from laminabench.workflows.validate.recording import _COLUMNS, packaged_recording, read
+from laminabench.workflows.validate.recording import _COLUMNS, names, packaged_recording, read
 
 SETTINGS: dict[str, Any] = {"model": "llama3.1-8b", "deployment": "1xrtx-4090", "costs": "vllm-0.19"}
 
@@ -139,6 +139,16 @@ def test_a_server_s_run_has_the_prefixes_of_its_trace_where_that_is_here(tmp_pat
     elsewhere = read(tmp_path / "run", **SETTINGS)
     assert "kimi-conv here is not" in elsewhere.about["prefixes"]
     assert (elsewhere.like == -1).all()
+
+
+@pytest.mark.parametrize("name", names())
+def test_the_packaged_recordings_say_where_they_are_from(name: str) -> None:
+    result = packaged_recording(name)
+    assert len(result) == 300
+    assert "MIT" in result.about["source"]
+    assert (result.first_token_s > result.arrival_s).all()
+    assert (result.last_token_s > result.first_token_s).all()
+    assert (result.like < np.arange(300)).all()
 
 
 def test_no_recording_of_that_name() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,15 @@ def test_every_parameter_says_where_it_is_from() -> None:
     }
 
 
+def test_a_varied_parameter_is_nobodys_number() -> None:
+    varied = replace(board("h2m2"), dram_efficiency=0.9)
+    rows = {row["name"]: row for row in varied.assumptions()}
+    assert rows["dram_efficiency"]["value"] == 0.9
+    assert rows["dram_efficiency"]["kind"] == "assumed"
+    assert rows["dram_efficiency"]["source"].startswith("varied; 0.82 is fitted")
+    assert rows["clock_ghz"]["kind"] == "paper"
+
+
 def test_a_file_names_a_base_and_its_own_values(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text('base = "hbmcap-more"\nlpddr_chips = 2\ndram_efficiency = 1\nreread_kv = false\n')
@@ -103,6 +113,12 @@ def test_a_wrong_file_gets_one_sentence(tmp_path: Path, text: str, sentence: str
     with pytest.raises(UserError) as caught:
         board(str(path))
     assert sentence in str(caught.value)
+
+
+def test_a_page_is_whole_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "odd.toml"
+    path.write_text("page_mib = 1.3")
+    assert board(str(path)).native()["page_bytes"] == int(1.3 * 2**20)
 
 
 def test_a_wrong_name_gets_the_nearest() -> None:
