@@ -61,6 +61,23 @@ def test_work_out_of_order_fails_the_check_after_the_run_is_saved(
     assert Path("kept", "run.json").is_file()
 
 
+@pytest.mark.usefixtures("pretended")
+@pytest.mark.parametrize("mode", [["open", "--rate-scale", "100"], ["closed", "--concurrency", "5"]])
+@pytest.mark.parametrize("policy", ["fifo", "sjf", "deadline"])
+def test_modes_and_policies(as_json: Any, mode: list[str], policy: str) -> None:
+    facts = as_json(*LIVE, "--no-out", "--mode", *mode, "--policy", policy)
+    assert facts["requests"]["completed"] == 60
+
+
+@pytest.mark.usefixtures("pretended")
+def test_the_timeline_is_of_the_replay_that_was(as_json: Any) -> None:
+    facts = as_json(*LIVE, "--no-out", "--timeline", "t.json")
+    first, last = facts["timeline"]["window_s"]
+    assert 0 < first < last < facts["duration_s"]
+    assert facts["timeline"]["bubbles"].keys() == {"model 0", "attention 0"}
+    assert "lamina on this machine" in Path("t.json").read_text()
+
+
 def test_an_interrupt_closes_the_engine_and_leaves_no_run(
     shell: Any, pretended: dict[str, Any], made_up_engine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,6 +94,13 @@ def test_an_interrupt_closes_the_engine_and_leaves_no_run(
     # Without a Run to come there is nothing to resume.
     code, out, err = shell(*LIVE, "--no-out")
     assert (code, out, err) == (130, "", "\nlaminabench: interrupted\n")
+
+
+def test_a_modelled_replay_takes_a_size_of_kv_memory_too(as_json: Any) -> None:
+    few = ("replay", "--trace", "azure-code", "--offline", "--num-requests", "50", "-q", "--no-out")
+    for system in ("lamina", "lamina-v1", "vllm"):
+        facts = as_json(*few, "--system", system, "--kv-tokens", "16000")
+        assert 16000 - 48 <= facts["kv"]["capacity_tokens"] <= 16000
 
 
 @pytest.mark.outside

@@ -170,6 +170,17 @@ def test_impossible_values_are_reported_and_not_drawn(analysis: Sensitivity) -> 
     assert batches.break_even is None
 
 
+def test_bars_come_from_the_longest_with_their_sources(analysis: Sensitivity) -> None:
+    spans = [one.span for one in analysis.bars]
+    assert spans == sorted(spans, reverse=True)
+    assert all(one.input.source for one in analysis.bars)
+    kinds = {one.input.name: one.input.kind for one in analysis.bars}
+    assert kinds["price_h20"] == kinds["host_lamina"] == "assumed"
+    assert kinds["attention_h20"] == "measured"
+    assert kinds["host_vllm"] == kinds["rtt"] == "published"
+    assert kinds["gemm_h100"] == "measured"
+
+
 def test_processes_find_the_same(analysis: Sensitivity) -> None:
     assert sensitivity(where(), Workload(), jobs=2).row() == analysis.row()
 
