@@ -106,6 +106,30 @@ def test_names_and_lines_distinguish_runs(keep: Callable[..., Run]) -> None:
     assert same[0].name != same[1].name
 
 
+def test_boards_are_distinguished_by_hardware_and_policy(keep: Callable[..., Run]) -> None:
+    run = keep()
+    reported = (("h2m2", "greedy"), ("h2m2", "oracle"), ("mine", "oracle"))
+    deployments = [
+        structs.replace(run.manifest.deployment, facts={"board": board, "mapping": mapping})
+        for board, mapping in reported
+    ]
+    runs = [replace(run, manifest=structs.replace(run.manifest, deployment=each)) for each in deployments]
+    messages = [each.name.split(", ", 1)[1] for each in shown(runs)]
+    assert messages == [
+        "board h2m2, mapping greedy",
+        "board h2m2, mapping oracle",
+        "board mine, mapping oracle",
+    ]
+
+
+def test_runs_with_and_without_prompts_are_distinguished(keep: Callable[..., Run]) -> None:
+    without = keep("vllm")
+    facts = structs.replace(without.manifest.deployment, facts={"prefill": "off"})
+    off = replace(without, manifest=structs.replace(without.manifest, deployment=facts))
+    messages = [each.name for each in shown([off, keep("vllm", prefill=True)])]
+    assert messages == ["vllm 4xh100", "vllm 4xh100, prefill colocated"]
+
+
 def test_an_older_run_without_energy_is_shown(keep: Callable[..., Run]) -> None:
     assert "J a token" not in comparison(shown([changed(keep(), energy=Energy())]))
 
@@ -196,6 +220,19 @@ def test_both_limits_are_drawn_over_each_and_meet_in_the_summary(
     assert over_ttft["y"][at] == pytest.approx(each.slo.joint_attainment, rel=1e-5)
     saved = [share for wait, share in zip(alone["x"], alone["y"], strict=True) if wait <= 9.0]
     assert max(saved) == pytest.approx(each.slo.ttft_attainment, abs=0.01)
+
+
+def test_what_has_no_limit_on_first_tokens_is_drawn_without(keep: Callable[..., Run]) -> None:
+    without, prompts = keep("vllm"), keep("vllm", prefill=True)
+    assert first_token_chart(shown([without])) is None
+    assert len(attainment_chart(shown([without])).traces) == 2
+    drawn = first_token_chart(shown([without, prompts]))
+    assert drawn is not None
+    assert len(drawn.traces) == 1
+    assert len(attainment_chart(shown([without, prompts])).traces) == 4
+    # The limit is that of the first Run which has one, for all that have prompts.
+    limited = keep("vllm", prefill=True, slo_ttft_ms=9000.0)
+    assert len(attainment_chart(shown([without, limited, prompts])).traces) == 8
 
 
 def test_the_timeline_says_what_it_leaves_out(keep: Callable[..., Run]) -> None:
