@@ -20,7 +20,7 @@ from lamina.pipeline.options import ModelFacts
 
 @dataclass
 class Clock:
-    """Goes on while somebody sleeps, and when it is told to."""
+    """A clock that advances during sleeps, and on request."""
 
     ns: int = 0
     slept: list[int] = field(default_factory=list)
@@ -74,7 +74,7 @@ def test_the_host_is_one_piece_ahead_and_waits_no_longer() -> None:
 def test_lateness_of_one_piece_is_not_the_next_ones() -> None:
     one, clock = device()
     one.run(0, 100)
-    clock.ns = 5000  # somebody else had the core
+    clock.ns = 5000  # another process had the core
     assert [one.run(0, 100) for _ in range(3)] == [200, 300, 400]
     assert clock.slept == []
 

@@ -1,4 +1,4 @@
-"""How long torch's threads spin is said by whoever loads libgomp: libgomp itself tells what it has read."""
+"""The spin time of torch's threads is set by what loads libgomp: libgomp itself prints what it has read."""
 
 from __future__ import annotations
 

@@ -291,7 +291,7 @@ def with_memory(outcome: Outcome, seed: int = 1) -> Outcome:
 
 @pytest.fixture(scope="session")
 def on_boards() -> Callable[..., Outcome]:
-    """An Outcome with a made-up table `memory`, of iterations that are somebody else's."""
+    """An Outcome with a made-up table `memory`, of another system's iterations."""
     return with_memory
 
 
@@ -331,7 +331,7 @@ def manifest_of() -> Callable[..., Manifest]:
     return made
 
 
-# A core that nobody measured, faster than any.
+# A core without measurements, faster than any.
 HERE = """
 [device.here]
 title = "made up"

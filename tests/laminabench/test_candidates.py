@@ -87,7 +87,7 @@ def test_unmeasured_devices_borrow() -> None:
     pair = [each for each in deployments("lamina", model("llama3-8b"), [H100, H20]) if "h20" in str(each)]
     assert Candidate("lamina", pair[0]).borrowed(load_costs("vllm-0.14")) == ("h20",)
     assert Candidate("lamina", pair[0]).borrowed(load_costs("roofline")) == ()
-    # Nobody has one to measure, whatever the cost set.
+    # It was measured for no cost set.
     board = Candidate("h2m2", next(deployments("h2m2", model("llama3-8b"), [load_devices()["h2m2"]])))
     assert board.borrowed(load_costs("roofline")) == ("h2m2",)
 

@@ -90,7 +90,7 @@ def reference(saved: Saved) -> Reference:
 
 @pytest.fixture
 def start(saved: Saved, machine: Machine) -> Iterator[Start]:
-    """Make an engine with workers; at the end all is as it should be, and nobody is left."""
+    """Make engines with workers; they are closed at the end, and none of their workers is left."""
     started: list[Engine] = []
     before = set(workers_of(machine))
 

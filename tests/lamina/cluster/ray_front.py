@@ -1,4 +1,4 @@
-"""A front end of its own, on a Ray cluster: says that it is at work, and works until somebody kills it.
+"""A front end of its own, on a Ray cluster: reports that it works, and works until it is killed.
 
 ray_front.py FOLDER ADDRESS
 """

@@ -217,7 +217,7 @@ def test_stages_of_other_sizes(check: Check, layers: int, stages: int) -> None:
 def test_many_prompts_at_once(
     start: Start, reference: Reference, model_workers: int, more: dict[str, Any], overlap: bool
 ) -> None:
-    """More than channels have slots for: nobody waits for somebody who waits for him."""
+    """More than channels have slots for: there is no deadlock."""
     engine = start(shared(model_workers, timeout_s=20, **more), layers=6, overlap=overlap)
     texts = prompts(*range(1, 61))
     wish = Sampling(max_tokens=6)

@@ -1,4 +1,4 @@
-"""Processes killed, interrupted and forgotten: the engine says who it was, and nobody is left."""
+"""Processes killed, interrupted and forgotten: the engine names the process, and none is left."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lamina.serve import EngineError
 
 FRONT = Path(__file__).with_name("front.py")
 LAYOUT = shared(2, 2, batches=3, partition="requests")
-LIMIT_S = 30.0  # what takes well under two seconds where nobody else works
+LIMIT_S = 30.0  # what takes well under two seconds on a quiet machine
 
 
 def trouble(engine: Engine) -> str:
@@ -128,7 +128,7 @@ def test_a_worker_that_cannot_begin(saved: Saved, machine: Machine, monkeypatch:
 
 @pytest.fixture
 def front(saved: Saved) -> Iterator[Callable[[str], tuple[subprocess.Popen[str], list[int]]]]:
-    """Start a front end in a process of its own; who it started."""
+    """Start a front end in a process of its own; give it with the pids that it started."""
     begun: list[subprocess.Popen[str]] = []
 
     def start(deed: str) -> tuple[subprocess.Popen[str], list[int]]:

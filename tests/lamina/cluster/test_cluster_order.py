@@ -1,4 +1,4 @@
-"""What is added up in the same order comes to the same bits, whoever does it."""
+"""Sums in the same order have the same bits on any worker."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def load() -> Load:
     return mixed(20)
 
 
-# "requests" is the layout of who is killed at any moment.
+# The test of kills at any moment has the layout "requests".
 @pytest.mark.long(but=["stages", "windows"])
 @pytest.mark.parametrize("layout", [name for name in LAYOUTS if name != "rotational"])
 def test_workers_killed_between_steps(layout: str, load: Load, start: Start) -> None:
@@ -93,7 +93,7 @@ def test_workers_killed_between_steps(layout: str, load: Load, start: Start) -> 
 @pytest.mark.long(but=["0"])
 @pytest.mark.parametrize("prefill_workers", [0, 2])
 def test_workers_killed_and_stopped_at_any_moment(prefill_workers: int, load: Load, start: Start) -> None:
-    """By somebody who looks at nothing: also while they recover."""
+    """At random times: also while they recover."""
     layout = replace(LAYOUTS["requests"], prefill_workers=prefill_workers)
     expected = play(start(layout), load * 2)
     engine = start(layout)
@@ -134,7 +134,7 @@ def test_a_worker_that_is_stopped(load: Load, start: Start) -> None:
 
 
 def test_a_worker_stopped_during_a_large_message(saved: Saved, machine: Machine) -> None:
-    """More than a connection holds: whoever speaks looks whether others still work."""
+    """More than a connection's buffer: a sender checks meanwhile that others still work."""
     folder = saved("llama-gqa", positions=20_000, layers=1)
     layout = shared(1, 1)
     memory = {"kv_tokens": 3_000_000, "prompt_tokens": 3_000_000}
@@ -229,7 +229,7 @@ def test_a_worker_that_misbehaves(order: str, why: str, saved: Saved, spoiled: S
 
 
 def test_one_that_misbehaves_for_ever(saved: Saved, spoiled: ScriptedMachine) -> None:
-    """Replacing it over and over helps nobody; and no prompt is the cause of it."""
+    """Replacing it again and again is useless; and no prompt is the cause."""
     layout = shared(1, 1, pipelining="serial")
     with Engine(saved("llama-gqa"), layout=layout, machine=spoiled, kv_tokens=500) as engine:
         engine.submit([1, 2, 3], Sampling(max_tokens=20))

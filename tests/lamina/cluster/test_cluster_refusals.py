@@ -67,7 +67,7 @@ def test_devices_are_those_of_the_workers() -> None:
 
 @pytest.fixture
 def unborn() -> Machine:
-    """A machine that nobody has asked for anything."""
+    """A machine that has not been used."""
     return Machine()
 
 

@@ -158,7 +158,7 @@ def test_streams_give_every_token_once(shared_engine: Start, layout: Layout) -> 
 def test_cancelling_at_every_stage(
     shared_engine: Start, reference: Reference, layout: Layout, steps: int
 ) -> None:
-    """In flight, just joined, waiting: whoever stays makes the same tokens, and all memory comes back."""
+    """In flight, just joined, waiting: the rest makes the same tokens, and all memory comes back."""
     engine = shared_engine(layout, kv_tokens=200 * (2 if layout.partition == "requests" else 1))
     texts = prompts(10, 20, 30, 11, 21, 31, 12, 22, 32)
     wishes = [Sampling(max_tokens=20), Sampling(max_tokens=20, n=2, temperature=1.0, seed=1)]

@@ -37,7 +37,7 @@ def test_a_check_follows_the_planned_iteration(
     front.check = lambda: ArenaState(int(begun))
     messages.send(sender, PLAN, Deadline(30))
     messages.send(sender, Order("arena"), Deadline(30))
-    # As one does who waits for KV meanwhile.
+    # As a worker that waits for KV meanwhile.
     assert front.has_plan(0, 3, 30)
     front.plan(0, 3)
     begun = True

@@ -101,7 +101,7 @@ def staged_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scripte
 
 @pytest.fixture
 def staged_engine(staged_machine: ScriptedMachine, saved: Saved) -> Iterator[Start]:
-    """An engine in which whoever has a long prompt is staged until the file has gone."""
+    """An engine in which a long prompt waits until the file is removed."""
     started: list[Engine] = []
     staged_machine.file.touch()
 
@@ -172,7 +172,7 @@ def test_a_step_without_decoding_waits_for_a_prompt(
 def test_cancelled_while_its_prompt_is_computed(
     layout: str, staged_engine: Start, release: Callable[[], None]
 ) -> None:
-    """Its memory is for others at once, and what still comes of it harms nobody."""
+    """Its memory is free at once, and late KV of it changes no other request."""
     short, long, other = prompts(5, LONG + 20, LONG + 15)
     engine = staged_engine(layout, max_sequences=3)
     first = engine.submit(short, Sampling(max_tokens=20, ignore_eos=True))
@@ -235,7 +235,7 @@ def test_a_prompt_that_cannot_be_computed_fails_alone(alone: bool, staged_engine
 def test_workers_killed_while_prompts_are_computed(
     layout: str, victim: str, staged_engine: Start, start: Start
 ) -> None:
-    """Nobody waits for prefill workers after that, though they are still held."""
+    """No worker waits for prefill workers after that, though they are still stopped."""
     texts = prompts(5, 20, LONG, LONG + 20, 7)
     load = [
         (text, Sampling(max_tokens=12, ignore_eos=True, **KINDS[i % len(KINDS)]))
@@ -269,7 +269,7 @@ class FewWords:
         self.sent.append((number, message))
 
     def patience(self, _: object) -> None:
-        """Nobody waits."""
+        """Do nothing: no wait is bounded here."""
 
     def received(self, kind: type) -> list[tuple[int, Any]]:
         chosen = [one for one in self.coming if isinstance(one[1], kind)]

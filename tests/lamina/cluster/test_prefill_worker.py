@@ -1,4 +1,4 @@
-"""A prefill worker's prompts: the KV that the original computes, in order, until nobody wants it any more."""
+"""A prefill worker's prompts: the KV that the original computes, in order, until they are cancelled."""
 
 from __future__ import annotations
 
@@ -268,7 +268,7 @@ def test_one_that_waits_for_room_does_not_work(start: Callable[..., Cast]) -> No
     cast.front.compute(1, text_of(CHUNK), to=(0,))
     assert cast.attention[0].receiver.ready(30)
     end = time.monotonic() + 30
-    while cast.heartbeat.now:  # at the second layer, of which nobody takes anything
+    while cast.heartbeat.now:  # at the second layer, which is not received
         assert time.monotonic() < end
         time.sleep(0.001)
     time.sleep(0.05)

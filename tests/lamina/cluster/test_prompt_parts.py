@@ -1,4 +1,4 @@
-"""Prompts in parts beside decoding: the same tokens, whoever computes them and whatever happens meanwhile."""
+"""Prompts in parts beside decoding: the same tokens, also after faults and cancellations."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def test_a_worker_that_stands_still_is_lost_and_its_prompt_fails_alone(harmed: H
 def test_a_prompt_that_workers_are_lost_over_fails_alone(
     layout: Layout, tokens: int, how: str, losses: int, harmed: Harmed
 ) -> None:
-    """Those that came with it go on: who is to blame shows where it is computed alone."""
+    """Other prompts of its group go on: computed alone, the one at fault shows."""
     harm, *others = prompts(tokens, 9, 35, 4, 50)
     engine = harmed(layout, {tokens: how})
     first = engine.submit(others[0], Sampling(max_tokens=60, ignore_eos=True))

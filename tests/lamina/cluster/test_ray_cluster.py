@@ -81,7 +81,7 @@ def test_tokens_and_places(
 def test_a_worker_that_is_slow_to_answer_is_not_lost(
     ray_machine: RayMachine, saved: Saved, reference: Reference
 ) -> None:
-    """Nobody here can tell whether a node is busy: silence has to last there."""
+    """The load of a node is unknown here: only a long silence counts."""
     with Engine(saved("llama-gqa"), layout=Layout(), machine=ray_machine, kv_tokens=500) as engine:
         number = engine.submit(list(PROMPT), Sampling(max_tokens=TOKENS))
         engine.step()
@@ -138,7 +138,7 @@ def test_workers_on_cores(
     reference: Reference,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Where nodes offer nothing else; one is killed, another comes into its bundle, and nobody is left."""
+    """On nodes with cores only; one is killed, another takes its bundle, and none is left."""
     monkeypatch.setattr(ray_slots, "RESOURCES", {"model": "no_such", "attention": "no_such"})
     assert ray_machine.host == "127.0.0.1"
     before, tokens = len(groups()), 60

@@ -1,4 +1,4 @@
-"""What a Ray machine says without a cluster: why it cannot be, and who goes where."""
+"""A Ray machine without a cluster: errors, and the placement of workers."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_missing_ray_cluster_is_an_error(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("initialised", [True, False])
 def test_machines_that_joined_ray_leave_it(initialised: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the last machine; somebody else's stays."""
+    """With the last machine; a session of other code stays."""
     done: list[str] = []
     monkeypatch.setattr("ray.is_initialized", lambda: initialised or "init" in done)
     monkeypatch.setattr("ray.init", lambda **_: done.append("init"))
@@ -123,7 +123,7 @@ def test_without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     ("hosts", "own"), [(["10.0.0.1"], "127.0.0.1"), (["10.0.0.1", "10.0.0.2"], "10.0.0.1")]
 )
 def test_where_the_front_end_listens(hosts: list[str], own: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On loopback while nobody is elsewhere; a node that has gone does not count."""
+    """On loopback while all nodes are this one; a dead node does not count."""
     nodes = [{"NodeManagerAddress": host, "Alive": True} for host in hosts]
     nodes.append({"NodeManagerAddress": "10.0.0.9", "Alive": False})
     monkeypatch.setattr("ray.nodes", lambda: nodes)

@@ -1,4 +1,4 @@
-"""KV in fp8 and int8: the same tokens, whoever has it, in whatever order, and whatever is computed again."""
+"""KV in fp8 and int8: the same tokens on any worker, in any order, and after recomputing."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def parts_of(seqno: int) -> list[bytes]:
 
 def fork_each() -> None:
     """A process for each line, which says whom: Python and all modules are there already."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody has to reap them
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # they need not be reaped
     for line in sys.stdin:
         pid = os.fork()
         if pid == 0:

@@ -1,4 +1,4 @@
-"""The control connection: who may speak on it, what garbage comes to, and what closes it."""
+"""The control connection: authentication, garbage, and what closes it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def tcp_pair() -> tuple[socket.socket, socket.socket]:
 
 
 def raw(control: Control, data: bytes) -> None:
-    """What somebody on the way might put in."""
+    """Bytes that an attacker on the network might insert."""
     control._socket.sendall(data)
 
 
@@ -197,7 +197,7 @@ def test_garbage_does_not_affect_other_peers(
     )
 )
 def test_a_strange_introduction_is_turned_away(both: Both, secret: bytes, message: dict[str, Any]) -> None:
-    """From one who has the secret: a bug, or another version."""
+    """From a peer with the secret: a bug, or another version."""
     first, second = tcp_pair()
 
     def introduce() -> None:

@@ -27,7 +27,7 @@ KILLS = {"shm": 100, "gloo": 1}  # of either side; 10 over a NIC
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In an emulated machine it takes a new process seconds to say who it is."""
+    """In an emulated machine a new process takes seconds to introduce itself."""
     monkeypatch.setattr("lamina.fhbn.link._GREETING_S", 30.0)
 
 

@@ -1,4 +1,4 @@
-"""How two processes meet, and who does not keep them from it."""
+"""How two processes meet, undisturbed by other peers."""
 
 from __future__ import annotations
 

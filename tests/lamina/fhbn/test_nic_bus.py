@@ -74,7 +74,7 @@ def test_bridges_that_redirect(root: Path) -> None:
     (above["0000:16:00.0"] / "config").write_bytes(config((1, 0), (0x0D, 0x1D)))
     (above["0000:15:01.0"] / "config").write_bytes(config((0x0D, 0x19)))  # all but that
     alongside = (devices / "0000:3b:00.0").resolve().parent
-    (alongside / "config").write_bytes(config()[:64])  # what who is not root sees
+    (alongside / "config").write_bytes(config()[:64])  # what processes other than root's read
     assert redirecting(root) == ("0000:16:00.0",)
     looped = bytes(0x100) + (0x100 << 20 | 7).to_bytes(4, "little") + bytes(4)
     (alongside / "config").write_bytes(looped)

@@ -102,7 +102,7 @@ def test_a_queue_pair_fails(
     at_sender: str,
     at_receiver: str,
 ) -> None:
-    """Of a softnic; of a device, tests/rdma has it. Who only waits hears of it too."""
+    """On a softnic; tests/rdma has devices. A peer that only waits gets the error too."""
     sender, receiver = ends("softnic")
     sender.send(b"before")
     with receiver.recv() as message:

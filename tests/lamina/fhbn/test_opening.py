@@ -1,4 +1,4 @@
-"""Opening a channel when something is wrong: whose mistake it is, who is told, and what is left open."""
+"""Opening a channel when something is wrong: which end reports it, and what stays open."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ offers = st.fixed_dictionaries(
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(offered=st.lists(offers, max_size=3))
 def test_strange_offers_end_in_a_sentence(meet: Callable[[], Links], offered: list[dict[str, Any]]) -> None:
-    """From one who has the secret: whatever it says instead of opening a channel."""
+    """From a peer with the secret: any message in place of opening a channel."""
     ours, theirs = meet()
     with ours, theirs:
         for message in offered:

@@ -179,7 +179,7 @@ class Server:
             self.loop.call_soon_threadsafe(self.serving.stop)
 
     def settled(self) -> bool:
-        """Whether nobody waits or runs, and all memory is free; waits for it for a while."""
+        """Return whether no request waits or runs and all memory is free, after waiting a while for it."""
         requested = threading.Event()
         free: list[bool] = []
 

@@ -225,5 +225,5 @@ def test_refused_clients_get_no_100_continue(few: Any, caplog: pytest.LogCapture
         connection.sendall(body)
         assert wire.received(connection, last=True).error(400)["code"] == "not_http"
     assert few.settled()
-    gc.collect()  # an error of a task that nobody asks is told when the task goes
+    gc.collect()  # an unretrieved error of a task is reported when the task is collected
     assert not [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR]

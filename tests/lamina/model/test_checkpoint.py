@@ -173,7 +173,7 @@ def test_the_single_file_is_checked_because_it_is_the_one_loaded(sharded: Path, 
     single = sharded / "model.safetensors"
     single.write_bytes((folder / "model.safetensors").read_bytes()[:-1])
     refused(sharded, "checkpoint-cut-off")
-    # A folder of that name is nobody's weights.
+    # A folder of that name has no weights.
     single.unlink()
     single.mkdir()
     require_sound(sharded)

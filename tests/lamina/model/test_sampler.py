@@ -1,4 +1,4 @@
-"""Choosing tokens: the right ones, with the right odds, the same for a seed whoever else is in the batch."""
+"""Choosing tokens: the right ones, with the right odds, the same for a seed in any batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is in a batch: rosters and keepers told of changes, beside lists that any reader trusts."""
+"""Members of a batch: rosters and keepers that get changes, against plain lists."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class World:
         self.pending = [DeltaBuilder() for _ in range(BATCHES)]
 
     def number(self) -> int:
-        """One that nobody has had."""
+        """Return a new number."""
         self.made_up += 1
         return self.made_up
 
@@ -165,7 +165,7 @@ class World:
         assert self.running.batches[batch].tolist() == self.column(batch, "row")
 
     def check_slots(self) -> None:
-        """Slots are shared where cells are, and nowhere else; whoever has gone has none."""
+        """Slots are shared where cells are, and nowhere else; an ended sequence has none."""
         self.arena.check_integrity()
         live = [each for batch in self.batches for each in batch]
         assert len(self.arena.spaces) == len(SHAPE.spaces) == 3
@@ -224,7 +224,7 @@ def test_expected_sequences_have_slots_until_dropped() -> None:
         return BatchDelta(expected=np.array(rows, np.int64))
 
     assert not kv_slots.apply(0, expected((1, NO_PARENT, 0, 9, 0)))
-    # Of those who share a prompt the second one has made two tokens more.
+    # Of the samples of one prompt the second one has made two tokens more.
     first, second = kv_slots.expect(expected((1, NO_PARENT, 0, 9, 0), (2, 1, 9, 11, 0)))
     assert (len(first.slots[0]), len(second.slots[0]), kv_slots.arena.used) == (9, 2, 11)
     both = Joined(**{name: np.array(column) for name, column in JOINING.items()})

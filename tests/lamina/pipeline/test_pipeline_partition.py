@@ -1,4 +1,4 @@
-"""How attention is dealt out: every head of every request once, whoever has it."""
+"""How attention is divided: every head of every request once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engine makes the tokens that transformers makes, for every family, whoever joins and leaves."""
+"""The engine makes the tokens that transformers makes, for every family, in changing batches."""
 
 from __future__ import annotations
 

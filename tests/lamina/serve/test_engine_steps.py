@@ -226,7 +226,7 @@ def test_preemptions_of_an_emptied_batch_are_reported() -> None:
         number: result.preemptions for number, result in results.items()
     }
     assert {result.completions[0].tokens for result in results.values()} == {tokens_after([1] * 10, 20)}
-    # One after the other, as whoever keeps account sees it.
+    # One after the other, in the order of accounting.
     running: set[int] = set()
     for step in steps:
         running -= set(step.preempted)

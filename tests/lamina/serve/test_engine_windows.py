@@ -63,7 +63,7 @@ def test_slots_out_of_sight_are_given_back(family: str, small_model: SmallModel)
     most, tokens = played(engine)
     assert tokens[0] == [reference(model, LOAD[0][0])]
     # All run at once, each as far as it goes.
-    # Those who share a prompt are at the same place of their chunks, others are not.
+    # Samples of one prompt are at the same place of their chunks, others are not.
     assert SEQUENCES * sight.most // (2 if sight.chunk else 1) <= most.pop(sight) <= SEQUENCES * sight.most
     assert all(slots > 5 * TOKENS for slots in most.values())
 

@@ -1,4 +1,4 @@
-"""Several engines in this process used like one: who gets what, and that nothing is lost with an engine."""
+"""Several engines in this process used like one: routing, and that nothing is lost with an engine."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def tokens_of(result: Any) -> list[tuple[int, ...]]:
 
 
 def served(where: Any, load: Any = SEEDED, deed: Callable[[int], object] = lambda step: None) -> Any:
-    """All tokens of a load; what was told of who runs makes sense."""
+    """Return all tokens of a load; reports of running requests are consistent."""
     numbers = [where.submit(*request) for request in load]
     running: set[int] = set()
     reported_tokens: list[int] = []

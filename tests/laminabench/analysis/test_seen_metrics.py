@@ -138,7 +138,7 @@ def test_summary_equals_the_look_at_every_token(
         for key, value in slow.items()
     }
     assert result["tokens_generated"] == sum(map(len, token_times(streams)))
-    # What nobody can know from outside is not guessed.
+    # What a client cannot know is not guessed.
     unknown = [
         result[name] for name in ("time_shares", "utilisation", "bubbles", "kv", "preemptions", "queueing_s")
     ]

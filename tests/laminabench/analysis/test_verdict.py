@@ -1,4 +1,4 @@
-"""The verdict: who is cheapest within the limit, and when the model cannot tell."""
+"""The verdict: the cheapest system within the limit, and when the model cannot decide."""
 
 from __future__ import annotations
 

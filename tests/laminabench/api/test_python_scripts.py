@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 NOTEBOOK = ROOT / "examples" / "does-it-pay.ipynb"
-# Committed with outputs it would be as large as they are, and nobody could read what changed.
+# With outputs it would be large, and its changes could not be reviewed.
 MOST_BYTES = 30_000
 
 

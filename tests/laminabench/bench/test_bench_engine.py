@@ -1,4 +1,4 @@
-"""The engine's benchmarks: what was run, who took part, what is judged, and mistakes as the user's."""
+"""The engine's benchmarks: what was run, the contenders, what is judged, and users' mistakes."""
 
 from __future__ import annotations
 

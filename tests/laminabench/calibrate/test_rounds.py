@@ -12,7 +12,7 @@ from laminabench.calibrate.rounds import Point, in_rounds, relative_spread
 
 
 class Clock:
-    """Stands still unless somebody works."""
+    """A clock that advances with work only."""
 
     now = 0.0
 

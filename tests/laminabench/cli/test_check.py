@@ -165,7 +165,7 @@ def test_a_golden_without_a_case(shell: Any, as_json: Any, cases: Path) -> None:
     assert code == 1
     assert "2 cases" not in out
     assert "vllm: the golden has no case any more" in out
-    # Whoever asks for some cases is not told of the others.
+    # With --only the other cases are not reported.
     assert shell(*CHECK, "--only", "lamina")[0] == 0
     assert as_json(*CHECK, "--update")["updated"] == ["other", "vllm"]
     assert {path.name for path in Path("golden").iterdir()} == {"lamina.json", "mine.json", "other.json"}

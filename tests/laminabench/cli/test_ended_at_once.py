@@ -25,7 +25,7 @@ STARTS_S = 120.0
 
 @contextlib.contextmanager
 def hanging(front_end: int) -> Iterator[list[int]]:
-    """What workers are forked from is stopped, and one of them is lost: nobody can take its place."""
+    """Stop the fork server and kill a worker, which then cannot be replaced."""
     (fork_server,), forked = fork_servers(front_end), workers(front_end)
     os.kill(fork_server, signal.SIGSTOP)
     os.kill(forked[0], signal.SIGKILL)

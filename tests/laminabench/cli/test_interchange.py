@@ -1,4 +1,4 @@
-"""`laminabench import` and `export`: what they print, keep and refuse, and who reads what they kept."""
+"""`laminabench import` and `export`: what they print, write and refuse, and what reads their files."""
 
 from __future__ import annotations
 

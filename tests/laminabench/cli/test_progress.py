@@ -73,7 +73,7 @@ def test_tokens_say_how_long_a_live_replay_lasts(time_s: list[float]) -> None:
     time_s[0] = 8.0
     step.happens(moment(tokens=400, finished=4, failed=5))
     assert step.left_s == pytest.approx(2.0)
-    # Where nobody knows how long answers are, requests do.
+    # Where the length of answers is unknown, requests are counted.
     step = LiveStep("replaying", "requests", pace=Pace(now=lambda: time_s[0]), expected=Expected(requests=10))
     step.happens(moment(tokens=5))
     time_s[0] = 10.0

@@ -228,7 +228,7 @@ def test_a_run_is_repeated_from_its_manifest(as_json: Any, shell: Any) -> None:
 
 
 def changed_request(run: str, text: str) -> None:
-    """Put choices into a Run's request, as whoever made the Run could."""
+    """Put choices into a Run's request, as the author of the Run could."""
     manifest = Path(run, "run.json")
     facts = json.loads(manifest.read_text())
     facts["request"] += text

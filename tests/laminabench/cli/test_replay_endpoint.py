@@ -128,13 +128,13 @@ def test_sigterm_ends_it_and_leaves_nothing(started: Any, tmp_path: Path, url: s
     with running(started, tmp_path, url, workers) as process:
         # To it alone, as a supervisor does: the client processes are its own to end.
         process.send_signal(signal.SIGTERM)
-        # Whoever holds an end of a pipe of it holds this up.
+        # A process with an end of its pipe would delay this.
         out, err = process.communicate(timeout=120)
         assert process.returncode == 143, err
         assert "Traceback" not in err
         assert json.loads(out)["error"]["code"] == "terminated"
         assert not (tmp_path / "run").exists()
-        # Python's own tracker of resources sees a moment later that nobody is left.
+        # Python's resource tracker ends a moment later.
         until_s = time.monotonic() + 60
         while left := members(process.pid):
             assert time.monotonic() < until_s, left

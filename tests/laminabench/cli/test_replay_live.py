@@ -239,7 +239,7 @@ def test_two_instances_of_which_one_is_lost_make_the_tokens_of_one(
     assert outcome.iterations["size"].sum() == facts["tokens_generated"]
     assert not outcome.requests["preemptions"].any()
     each = facts["instances"]
-    # Who moved counts where it ended.
+    # A request that moved counts where it ended.
     assert each["requests"] == np.bincount(outcome.requests["batch"] // 2, minlength=2).tolist()
     assert sum(each["mean_batch"]) == pytest.approx(facts["mean_batch"])
     assert sum(each["throughput_tokens_per_s"]) == pytest.approx(facts["throughput_tokens_per_s"])

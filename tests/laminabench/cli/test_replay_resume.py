@@ -268,7 +268,7 @@ def test_blows_that_fell_do_not_fall_again(shell: Any, cut_off: Any, as_json: An
 
 
 def _iterations(path: Path) -> int:
-    """How many are in a journal that somebody writes to."""
+    """Return the number of iterations in a journal that is being written."""
     try:
         return path.read_bytes().count(msgpack.packb("Iteration"))
     except FileNotFoundError:

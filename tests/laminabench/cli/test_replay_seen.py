@@ -53,7 +53,7 @@ def test_errors_are_no_columns_of_a_sweep(result: Result) -> None:
     assert not any("by_error" in name or "by_status" in name or "partial" in name for name in names)
 
 
-# Whoever judges numbers refuses those of a Run that ended early
+# Commands that judge numbers refuse those of a Run that ended early
 
 
 @pytest.fixture

@@ -215,7 +215,7 @@ def test_it_takes_turns_with_the_reference_engine_where_both_compute_prompts(as_
     assert facts["sides"][0]["metrics"]["joint_attainment"]["value"] == 1.0
 
 
-# Whoever runs the tests may ignore Ctrl-C, and so would we.
+# The parent process may ignore Ctrl-C, and this one would inherit that.
 INTERRUPTIBLE = (
     "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
     "runpy.run_module('laminabench', run_name='__main__')"
@@ -223,7 +223,7 @@ INTERRUPTIBLE = (
 
 
 def read_fifo(fifo: Path) -> str:
-    """What is written into a pipe; nothing if nobody writes for a minute."""
+    """Return what is written into a pipe; nothing after a minute of silence."""
     pipe = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
     try:
         ready, _, _ = select.select([pipe], [], [], 60)
@@ -309,7 +309,7 @@ def test_real_vllm_decodes_a_trace_and_computes_no_prompt(tmp_path: Path) -> Non
     assert (of_vllm["load_format"], facts["kv"]["capacity_tokens"]) == ("dummy", 1280)
     # What a first step compiles is in no step that counts: of each of two batches three tokens were made.
     assert of_vllm["warm_up_steps"] >= 6
-    # Its memory was too small for all: who was put back has stretches, and what was lost was computed again.
+    # Its memory was too small for all: preempted requests have stints, and lost KV was computed again.
     assert facts["preemptions"] > 0
     assert facts["facts"]["vllm_preemptions"] >= facts["preemptions"]
     assert facts["facts"]["recomputed_tokens"] > 100

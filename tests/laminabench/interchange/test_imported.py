@@ -80,7 +80,7 @@ def test_what_is_known_and_what_is_not(run_of: Any, tool: str, result: Path, tmp
     assert known["version"] == {"aiperf": "0.13.0", "guidellm": "0.8.1"}.get(tool)
     assert len(known["sha256"]) == 64
     assert known["sha256"] == manifest.trace.sha256
-    # Nobody knows which machine it was, or what it costs.
+    # The machine and its price are unknown.
     assert structs.replace(manifest.host, platform=None) == Host()
     assert manifest.summary.cost.usd_per_hour is None
     assert manifest.summary.mean_waiting > 0

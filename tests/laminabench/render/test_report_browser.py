@@ -89,7 +89,7 @@ class Opened:
 
 @pytest.fixture(scope="module")
 def wide(browser: Any, path: Path) -> Opened:
-    """As on a desk. Whoever changes it changes it back: loading it takes seconds."""
+    """A desktop's window. A test that changes it changes it back: loading takes seconds."""
     return Opened(browser, path, viewport={"width": 1280, "height": 900}, color_scheme="light")
 
 

@@ -79,7 +79,7 @@ def test_in_service_is_exact(keep: Callable[..., Run]) -> None:
     outcome = keep().outcome
     rows = outcome.iterations
     result = in_service(outcome, "size", 7)
-    # By asking at very many moments who is there, which is also whoever stays between two iterations.
+    # Sample very many moments; a request also counts between two of its iterations.
     moments = (np.arange(70_000) + 0.5) / 70_000 * outcome.end_s
     level = np.zeros(len(moments))
     for batch in np.unique(rows["batch"]):

@@ -1,4 +1,4 @@
-"""The file of a replay under way: what was written is read as it comes, and who has ended is known."""
+"""The file of a replay under way: it is read as it grows, and an ended process is detected."""
 
 from __future__ import annotations
 

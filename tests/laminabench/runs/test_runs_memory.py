@@ -1,4 +1,4 @@
-"""A Run of boards keeps what their memories held, and is as readable as any other to who does not ask."""
+"""A Run of boards stores the contents of their memories, and readers may ignore that table."""
 
 from __future__ import annotations
 

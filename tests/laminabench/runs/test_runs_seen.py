@@ -77,7 +77,7 @@ def test_it_comes_back_as_it_was(
         for each, lengths in ((outcome, trace), (run.outcome, run))
     )
     assert ours == theirs
-    # Nobody knows is null, in JSON and in the tables.
+    # Unknown is null, in JSON and in the tables.
     totals = json.loads((written / "run.json").read_text())["totals"]
     assert (totals["replica_busy_s"], totals["attention_busy_s"]) == ([None], None)
     calls = pq.read_table(written / "calls.parquet")
@@ -121,7 +121,7 @@ def test_whatever_a_client_saw_comes_back(
     require_same(read_run(directory).outcome, outcome, same_tables)
 
 
-# Who may read it
+# Which versions may read it
 
 
 def test_only_what_older_readers_would_misread_is_of_a_newer_version(
@@ -207,7 +207,7 @@ def test_a_partial_run_says_so(
 def test_a_partial_run_of_an_engine_that_reports_no_times(
     tmp_path: Path, mode: Any, manifest_of: ManifestOf
 ) -> None:
-    """Two of four requests came, one of them was done, and nobody knows what the workers did."""
+    """Two of four requests came, one of them was done; the workers' times are unknown."""
     nan, none = np.full(20, np.nan), np.zeros(0, np.int64)
     start_s = np.arange(20) * 0.01
     outcome = Outcome(

@@ -1,4 +1,4 @@
-"""Who works when: the recorded timeline against the definition, and recording against not recording."""
+"""The recorded timeline against the definition, and recording against not recording."""
 
 from __future__ import annotations
 

@@ -164,7 +164,7 @@ def test_bubbles_by_hand() -> None:
 
 
 def test_bubbles_do_not_count_what_began_before_the_window() -> None:
-    # The window opens and closes in the middle of pieces of work; nobody is idle in a steady rotation of two.
+    # The window opens and closes during work; in a steady rotation of two no worker is idle.
     timeline = {
         "batch": np.array([0, 1, 0, 1]),
         "worker": np.array([0, -1, 0, -1]),

@@ -72,7 +72,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         stop = self.server.cut_after.pop(0) if self.server.cut_after else len(body)
         self.close_connection = True
-        with contextlib.suppress(ConnectionError):  # who asked has had enough
+        with contextlib.suppress(ConnectionError):  # the client has hung up
             for first in range(0, stop, 1 << 16):
                 self.wfile.write(body[first : min(stop, first + (1 << 16))])
                 self.server.sent += 1 << 16

@@ -321,7 +321,7 @@ def assert_trie(trace: Trace, blocks: PrefixBlocks) -> None:
         for depth, block in enumerate(ids):
             before = ids[depth - 1] if depth else -1
             assert parents.setdefault(block, before) == before
-            # A part-filled last block is nobody else's.
+            # A part-filled last block is not shared.
             if depth >= full[row]:
                 assert block not in owners
             owners[block] = row

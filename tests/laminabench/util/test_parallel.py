@@ -23,7 +23,7 @@ ENDLESS = """
 import operator, signal, time
 from laminabench.util.parallel import spread
 
-signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may ignore it
+signal.signal(signal.SIGINT, signal.default_int_handler)  # the parent process may ignore it
 # The first is done at once, the others never.
 for index, _ in spread(operator.call, [0, 1e6, 2e6], time.sleep, jobs=2):
     print(index, flush=True)
@@ -49,7 +49,7 @@ def test_each_item_once(jobs: int | None) -> None:
 
 def test_a_crew_keeps_its_processes() -> None:
     with worker_pool("__import__('os').getpid()", jobs=2) as done:
-        assert multiprocessing.active_children() == []  # nobody needed them yet
+        assert multiprocessing.active_children() == []  # none was needed yet
         first = dict(done(eval, [{}] * 4))
         second = dict(done(eval, [{}] * 4))
     assert 1 <= len({*first.values(), *second.values()}) <= 2

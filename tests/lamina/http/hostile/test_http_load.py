@@ -19,7 +19,7 @@ import pytest
 # `make clients` lets all 10,000 leave; these are for every day.
 REQUESTS = int(os.environ.get("LAMINABENCH_DISCONNECTS", "800"))
 AT_ONCE = 48
-LONG = 300  # tokens: seconds, if nobody called it off
+LONG = 300  # tokens: seconds, unless cancelled
 LEAVING = ("in the header", "in the body", "at once", "half", "later", "in the stream", "never")
 # What a Python process may grow by, without keeping anything of anybody.
 GROWTH_BYTES = 24_000_000
@@ -27,7 +27,7 @@ LENGTH = re.compile(rb"content-length: (\d+)")
 
 
 def requested(post: Callable[..., bytes], draw: random.Random, *, waits: bool) -> bytes:
-    """A small request of any kind; of those who will not wait for it, now and then a long one."""
+    """A small request of any kind; of clients that leave early, now and then a long one."""
     body: dict[str, Any] = {"max_tokens": draw.randint(1, 12), "stream": draw.random() < 0.7}
     if not waits and draw.random() < 0.3:
         body |= {"max_tokens": LONG, "ignore_eos": True}
@@ -97,7 +97,7 @@ class Client:
 
 
 async def crowd(target: Any, post: Callable[..., bytes], numbers: range) -> Counter[tuple[str, int]]:
-    """So many at once; how often whoever left so was told which status."""
+    """Run so many at once; return how often each way of leaving got which status."""
     reported: Counter[tuple[str, int]] = Counter()
     waiting = iter(numbers)
 
@@ -137,7 +137,7 @@ def test_departed_clients_leave_nothing_behind(
     until_settled(target, files, tasks)
     assert resident_bytes() - memory < GROWTH_BYTES
     assert {leaves for leaves, _ in reported} == set(LEAVING)
-    # Those who wait are answered, and nobody is told of a fault that is not his.
+    # Waiting clients are answered, and no client gets the error of another one.
     assert {status for leaves, status in reported if leaves in ("never", "in the stream")} == {200}
 
 
@@ -151,11 +151,11 @@ def until_settled(target: Any, files: int, tasks: int) -> None:
 
 
 def test_every_kind_of_end_is_counted(target: Any, wire: Any) -> None:
-    """What /metrics says of requests adds up: nobody ends twice, nobody is forgotten."""
+    """Counts of requests in /metrics add up: each ends once."""
     assert target.settled()
     before = counted(target)
     asyncio.run(crowd(target, wire.posted, range(10**6, 10**6 + 10 * len(LEAVING))))
-    # Whoever came before this one has been heard when it is answered.
+    # All earlier requests have been read when this one is answered.
     target.require_sound()
     assert target.settled()
     after = counted(target)

@@ -1,4 +1,4 @@
-"""Requests that nobody should send: each is refused in the API's own words, and none costs memory or time."""
+"""Malformed requests: each is refused in the API's own form, and none costs memory or time."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def test_a_header_without_end_is_hung_up_on(target: Any, endless: bytes) -> None
         with contextlib.suppress(OSError):  # hung up before all of it was sent
             connection.sendall(HEAD + endless)
         message = everything(connection)
-    # Who still sends when the other side hangs up may not get to read why.
+    # A client that still sends when the server hangs up may not receive the reason.
     assert message[:12] in (b"HTTP/1.1 431", b"")
 
 
@@ -260,7 +260,7 @@ def test_stalled_clients_are_disconnected(hasty: Any) -> None:
 
 
 def test_slow_clients_do_not_block_others(hasty: Any) -> None:
-    """Fifty who each send a byte now and then, and never a whole header."""
+    """Fifty clients that send a byte now and then, and never a whole header."""
     with contextlib.ExitStack() as stack:
         slow = [stack.enter_context(hasty.connect()) for _ in range(50)]
         for letter in HEAD * 100:

@@ -69,7 +69,7 @@ def exploring() -> Callable[..., contextlib.AbstractContextManager[Explorer]]:
 
 @pytest.fixture(scope="session")
 def two_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a Run of lamina and one of vllm; nobody writes into it."""
+    """A folder with a Run of lamina and one of vllm; read-only for tests."""
     folder: Path = tmp_path_factory.mktemp("two")
     for system in ("lamina", "vllm"):
         request = ReplayRequest(

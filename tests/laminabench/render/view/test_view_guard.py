@@ -1,4 +1,4 @@
-"""Who is let in: the one-time link, the cookie, the name that the server is asked by; and how it ends."""
+"""Access: the one-time link, the cookie, the host name; and how the server ends."""
 
 from __future__ import annotations
 

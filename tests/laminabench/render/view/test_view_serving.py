@@ -1,4 +1,4 @@
-"""The explorer behind the engine's guard of sockets: who says nothing holds no place for long."""
+"""The explorer behind the engine's guard of sockets: a silent client occupies no place for long."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ def test_a_fault_is_injected_into_an_idle_system(made_up_engine: Any, trace_of: 
     engine, planned = made_up_engine(), [Injection("model 0", at_s=2.0)]
     replay = play(engine, trace_of([10] * 2, [3, 3], [0.0, 5.0]), Offered("open"), planned=planned)
     assert replay.log.strikes[0].at_s == pytest.approx(2.0, abs=1e-6)
-    # In naps, so that who watches hears that it waits.
+    # In short sleeps, so that a watcher gets reports meanwhile.
     assert (max(engine.slept), len(engine.faults)) == (1.0, 1)
 
 

@@ -1,4 +1,4 @@
-"""Offering a trace to an engine by its clock: who comes when, and what the tables say of it."""
+"""Offering a trace to an engine by its clock: arrival times, and the tables."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def test_running_requests_resume_first_with_their_tokens(
     assert log.cut_off() == [0, 2]
     assert log.to_resume_with() == [0, 2, 4, 5, 6, 8, 9]
     assert [len(log.made(row)) for row in (0, 2, 4)] == [3, 3, 0]
-    # Even where those who wait are shorter.
+    # Even where waiting requests are shorter.
     engine = made_up_engine(capacity=CAPACITY, most=2)
     order = order_of("sjf", OUTPUTS.__getitem__, len(OUTPUTS))
     go_on(engine, log, SATURATE, order)
@@ -165,7 +165,7 @@ def test_what_workers_did_before_is_unknown_and_shares_are_of_the_time_since(
     assert summary["time_shares"]["model"] == pytest.approx(3 / 7)
     assert summary["bubbles"]["model"] == pytest.approx(4 / 7)
     assert summary["bubbles"]["whole_run"] == {"replicas": [None], "attention": None}
-    # Where nobody is left who knows anything, waiting is not told from work.
+    # Without any worker's records waiting cannot be distinguished from work.
     engine, log = made_up_engine(capacity=CAPACITY, most=3), reported(all_records, trace)
     record(Resumed(log.at_s), log, None)
     outcome = outcome_of(engine, go_on(engine, log, SATURATE))

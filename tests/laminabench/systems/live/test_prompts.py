@@ -1,4 +1,4 @@
-"""Prompts are the seed's, the row's and nobody else's."""
+"""Prompts depend on the seed and the row alone."""
 
 from __future__ import annotations
 

@@ -185,7 +185,7 @@ def test_the_order_of_independent_requests_changes_nothing(name: str, seed: int)
     plain = replayed(name, seed, trace=trace, **more)
     other = replayed(name, seed, trace=trace.take(order), **more)
     assert np.array_equal(other.iterations["size"], plain.iterations["size"])
-    if name in ("h2m2", "afd"):  # where a request's KV is depends on who came before it
+    if name in ("h2m2", "afd"):  # where a request's KV is depends on earlier requests
         assert other.end_s == pytest.approx(plain.end_s, rel=0.01)
         return
     assert np.array_equal(other.requests["finished_s"], plain.requests["finished_s"][order])

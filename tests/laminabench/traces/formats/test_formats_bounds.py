@@ -1,4 +1,4 @@
-"""What a file costs is bounded by what real traces come to, and more is read where somebody says so."""
+"""The cost of reading a file is bounded by the size of real traces, unless the user raises the bound."""
 
 from __future__ import annotations
 

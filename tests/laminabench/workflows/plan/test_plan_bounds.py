@@ -96,7 +96,7 @@ def test_no_replay_is_better_than_its_bound(
     several = Prompts(instances=3 if mode == "open" else 1)
     for bound, point in judged(question, BOARDS if boards else a_dozen(seed, question.model, several)):
         assert point.tokens_per_s <= bound.tokens_per_s, point.candidate
-        # Of who does not keep up with arrivals nobody asks how fast it is.
+        # The speed of a candidate that does not keep up with arrivals is irrelevant.
         assert point.tbt_p99_ms >= bound.tbt_p99_s * 1000 or not point.keeps_up, point.candidate
 
 

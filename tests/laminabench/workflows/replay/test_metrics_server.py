@@ -1,4 +1,4 @@
-"""Whoever watches a live replay is answered by its own names only, and cannot take all its threads."""
+"""The metrics server answers to its own names only, and a slow client cannot occupy all its threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whoever goes on with a damaged journal is told what is replayed again."""
+"""Resuming from a damaged journal reports what is replayed again."""
 
 from __future__ import annotations
 

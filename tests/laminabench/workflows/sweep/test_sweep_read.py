@@ -1,4 +1,4 @@
-"""A sweep's folder as somebody else reads it."""
+"""A sweep's folder as another program reads it."""
 
 from __future__ import annotations
 

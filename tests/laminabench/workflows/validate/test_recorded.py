@@ -103,7 +103,7 @@ def test_errors_are_of_means_points_and_requests(made: Any) -> None:
 def test_the_time_between_steps_is_fitted_to_one_run_and_judged_on_another(made: Any) -> None:
     costs = load_costs("vllm-0.19")
     one, other = answered(made("one"), 0.5e-3), answered(made("other", about={"max_num_seqs": 16}), 0.5e-3)
-    # Who shares a batch with whom depends on it, so that latency does not grow evenly.
+    # The composition of batches depends on it, so latency does not grow evenly.
     assert recorded.gap_of(one, costs) == pytest.approx(0.5e-3, rel=0.1)
     rows = recorded.judged([one, other])
     assert [(row.recording.name, row.constants) for row in rows] == [

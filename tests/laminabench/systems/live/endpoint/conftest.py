@@ -156,7 +156,7 @@ class StandIn:
 
     def _accept(self) -> None:
         """asyncio's own server, when closed, loses connections that it has accepted but not begun with."""
-        with contextlib.suppress(BlockingIOError, ConnectionError):  # whoever came has left
+        with contextlib.suppress(BlockingIOError, ConnectionError):  # the client has left
             serving = self._loop.create_task(self._connected(self._listener.accept()[0]))
             self._serving.add(serving)  # asyncio itself does not keep it
             serving.add_done_callback(self._serving.discard)

@@ -1,4 +1,4 @@
-"""When requests are sent: at their times, whoever reads answers meanwhile."""
+"""When requests are sent: at their times, also while answers are read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from laminabench.systems.live.endpoint.wire import Connection, Departures
 
 
 class Served:
-    """Who was served, in which order."""
+    """The order of service."""
 
     def __init__(self) -> None:
         self.places: list[int] = []

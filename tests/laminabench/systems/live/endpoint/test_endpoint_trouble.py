@@ -178,7 +178,7 @@ def test_a_lost_server_ends_the_replay_early(server: Any, observed: Replayed, ma
 )
 def test_an_unreachable_server_is_an_error(server: Any, make_trace: MakeTrace, where: str, code: str) -> None:
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # and nobody listens
+        taken.bind(("127.0.0.1", 0))  # without a listener
         url = {
             "nobody": f"http://127.0.0.1:{taken.getsockname()[1]}",
             "no TLS": server.url.replace("http:", "https:"),

@@ -61,7 +61,7 @@ def vllm_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def _wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    """Until it answers; nobody tells when that is."""
+    """Wait until it answers; it does not announce that."""
     until = time.monotonic() + START_S
     while time.monotonic() < until and process.poll() is None:
         try:

@@ -94,7 +94,7 @@ def test_a_tlb_holds_what_it_reaches_and_walks_so_many_at_once() -> None:
         return _sim.h2m2_translate(entries=entries, miss_ns=300.0, walks_at_once=walks, requested=requested)
 
     assert known([(page, 0.0) for page in range(4)]) == [300, 300, 600, 600]
-    # Whoever asks for a page that is walked waits for that walk.
+    # A request for a page that is being walked waits for that walk.
     assert known([(0, 0.0), (0, 10.0), (0, 400.0)]) == [300, 300, 400]
     again = [(page, 1000.0 * turn) for turn in range(1, 4) for page in range(4)]
     assert [at - requested for at, (_, requested) in zip(known(again)[4:], again[4:], strict=True)] == [0] * 8

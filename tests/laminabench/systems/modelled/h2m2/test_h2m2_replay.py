@@ -57,7 +57,7 @@ def some_trace(seed: int, rows: int = 60, mean_output: int = 40) -> Trace:
 
 
 def lengths_of(trace: Trace, outcome: Outcome) -> list[list[int]]:
-    """Of each iteration what its requests read, with the token that is being made; nobody was preempted."""
+    """Return what each iteration's requests read, with the token being made; none was preempted."""
     results: list[list[int]] = [[] for _ in outcome.iterations["start_s"]]
     of = (outcome.requests["first_iteration"], outcome.requests["last_iteration"], trace.prompt_tokens)
     for first, last, prompt in zip(*(column.tolist() for column in of), strict=True):
@@ -200,7 +200,7 @@ def test_moving_takes_its_time_and_may_hide_behind_the_iteration_before() -> Non
 
 
 def test_kv_takes_no_more_columns_than_its_tokens_fill() -> None:
-    """Those who leave are spread over the columns: what is left is put together again."""
+    """Requests that end are spread over the columns: the rest is compacted."""
     timing = BoardTiming(small_board(), SMALL, "oracle", translated=False)
     _, slots = timing.kv_room()
     assert slots == PAGE // (2 * SMALL.head_dim) == 256
