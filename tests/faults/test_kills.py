@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 import pytest
-import torch
 
-from experiments import child_environment, kills, near_ties
+from experiments import child_environment
 from experiments.kills_http import kills_http
 from experiments.soak import soak
-from experiments.stream_client import WrongAnswerError, check_tokens, seeded_requests
 from experiments.tally import Tally
 
 
@@ -56,36 +52,3 @@ def test_a_soak() -> None:
     # Half of those that were due at the rate that it found: a busy machine answers few.
     require_none_failed(tally, max(6, round(tally.facts["requests_per_s"] * 24 / 2)))
     assert tally.facts["stops"] >= 1
-
-
-def test_a_lost_wrong_or_repeated_token_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    request = seeded_requests(1, 1, 20)[0]
-    right = list(range(request.max_tokens))
-    check_tokens(request, right, right)
-    for made, kind in ((right[1:], "lost"), ([*right, 0], "wrong"), ([7, *right[1:]], "wrong")):
-        with pytest.raises(WrongAnswerError) as raised:
-            check_tokens(request, made, right)
-        assert raised.value.kind == kind
-
-    undisturbed = kills._undisturbed
-
-    def replayed(*_: Any) -> Mapping[int, list[int]]:
-        return {row: tokens[:-1] for row, tokens in undisturbed(("", 1), 2, 200).items()}
-
-    monkeypatch.setattr(kills, "_undisturbed", lambda *_: {0: [1, 2, 3]})
-    undisturbed = kills._undisturbed
-    monkeypatch.setattr(kills, "_replay", replayed)
-    assert kills.kills_replay([1], strikes=2).lost == 1
-
-
-def test_of_two_tokens_that_are_equally_likely_either_may_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    prompt = [3, 1, 4, 1, 5]
-    made: list[int] = []
-    for _ in range(4):
-        scores = near_ties._original(kills.MODEL)(torch.tensor([[*prompt, *made]])).logits[0, -1]
-        made.append(int(scores.argmax()))
-    other = [*made[:3], made[3] ^ 1]
-    assert near_ties.likeliest(kills.MODEL, prompt, made)
-    assert not near_ties.likeliest(kills.MODEL, prompt, other)
-    monkeypatch.setattr(near_ties, "NEAR", 100.0)
-    assert near_ties.likeliest(kills.MODEL, prompt, other)
