@@ -1,4 +1,4 @@
-"""A few clients that do what none should, and mutated requests, against a server that is really served."""
+"""A few hostile clients and mutated requests against a real server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Command lines in short; and that what they look for is noticed where it is."""
+"""The experiment on command lines in short."""
 
 from __future__ import annotations
 

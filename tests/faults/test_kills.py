@@ -1,4 +1,4 @@
-"""Workers killed and stopped, and a server soaked, in short; and that what is wrong is seen."""
+"""Workers killed and stopped, and a server soaked, in short."""
 
 from __future__ import annotations
 

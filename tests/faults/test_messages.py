@@ -1,4 +1,4 @@
-"""Damaged messages in short; that a process of its own which dies is seen; and what fuzzing has found."""
+"""Damaged messages in short, and two that fuzzing discovered."""
 
 from __future__ import annotations
 
