@@ -57,6 +57,8 @@ class Fit(Generic[Cost]):
 
     def to(self, samples: Samples) -> Cost:
         """Return the coefficients, of no source yet."""
+        if not len(samples):
+            raise ValueError(f"no measurement for {self.kind.__name__}")
         measured, times = np.log(samples.seconds), self.times(samples)
 
         def loss(x: Vector) -> float:
