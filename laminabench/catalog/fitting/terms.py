@@ -36,6 +36,9 @@ Collective = TypeVar("Collective", bound=CollectiveCost)
 
 
 def mape(predicted: Float64, measured: Float64) -> float:
+    """Return the mean absolute error in percent; a ValueError where there is nothing to compare."""
+    if not np.size(measured):
+        raise ValueError("no measurement is left to check the fit")
     return float(100 * np.mean(np.abs(predicted / measured - 1)))
 
 

@@ -237,6 +237,9 @@ def test_experts_are_a_curve_between_those_that_skewed_loads_activate(folder: Pa
         imported("llmservingsim", [folder], "mine")
     pairs = [(m, a) for m in (1, 8, 64, 512) for a in (8, 16, 32, 64, 128) if a <= 8 * m]
     rows = ["tokens,activated_experts,time_us", *(f"{m},{a},{5 * a + m}" for m, a in pairs)]
+    (folder / "tp1" / "moe.csv").write_text("\n".join(rows[:2]) + "\n")
+    with pytest.raises(UserError, match="costs-no-measurements"):
+        imported("llmservingsim", [folder], "mine")
     (folder / "tp1" / "moe.csv").write_text("\n".join(rows) + "\n")
     costs = imported("llmservingsim", [folder], "mine")
     curve = costs.measured.experts["rtx-4090", "bf16", 2048, 768, 8, 128, 1, 1]
