@@ -160,7 +160,7 @@ def test_what_no_client_comes_back_for_is_paused(serve: Any, tmp_path: Path, wir
 
 
 def test_what_was_made_before_counts_for_each_client_that_comes_for_it(
-    serve: Any, tmp_path: Path, wire: Any, monkeypatch: pytest.MonkeyPatch
+    serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All of it is fed at once; new streams only have what waits for their reader."""
     monkeypatch.setattr(answering, "MOST_UNSENT", 10)
