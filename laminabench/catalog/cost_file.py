@@ -195,8 +195,10 @@ def formula_lines(costs: CostSet, comment: str = "") -> list[str]:
 
 
 def write_costs(costs: CostSet, path: Path, comment: str = "") -> None:
+    """Write a set; a UserError, and no file, where `load_costs` would refuse it."""
     with replacing(path) as temporary:
         temporary.write_text(to_toml(costs, comment), encoding="utf-8")
+        from_table(from_path(temporary), str(path))
 
 
 def digest(costs: CostSet) -> str:

@@ -34,8 +34,9 @@ class Origin(msgspec.Struct, frozen=True):
     kind: Kind
     source: str
     range: str = ""  # what was measured: outside it the formula extrapolates
-    errors: Mapping[str, float] = msgspec.field(default_factory=dict)  # of the fit: mean absolute, in percent
-    samples: int = 0  # measurements fitted to
+    # Of the fit: mean absolute ones, in percent.
+    errors: Mapping[str, Annotated[float, msgspec.Meta(ge=0)]] = msgspec.field(default_factory=dict)
+    samples: Annotated[int, msgspec.Meta(ge=0)] = 0  # measurements fitted to
     unstable: bool = False  # the machine was not itself while this was measured
 
 

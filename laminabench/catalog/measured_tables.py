@@ -23,7 +23,10 @@ from laminabench.catalog.measured import Arrays, AttentionGrids, Grid, Measured
 Numbers = tuple[float, ...]
 # The grids of attention, and the unit of a value in TOML: shares have none.
 GRIDS = {"decode": US, "prompt": US, "mixed": US, "skew": 1.0, "mixed_skew": 1.0}
+# How many axes each may have: the simulator looks up a point of as many coordinates. One is of even batches.
+AXES = {"decode": (2,), "prompt": (2,), "mixed": (4,), "skew": (1, 2), "mixed_skew": (1, 3)}
 MAX_AXES = 4
+MOST = 1e15  # of a number in any unit: sums and products of a few are finite
 
 
 class BadNumberError(ValueError):
@@ -222,11 +225,15 @@ def curve_of(kind: CurveKind, row: Table, origin: Origin) -> tuple[Any, Arrays]:
 def grids_of(row: Table, origin: Origin) -> tuple[HeadsKey, AttentionGrids]:
     """Parse the grids of one worker."""
 
-    def grid(table: Table, unit: float) -> Grid:
+    def grid(table: Table, unit: float, counts: Sequence[int]) -> Grid:
         axes = tuple(map(numbers_of, table["axes"]))
+        if len(axes) not in counts or any((np.diff(axis) <= 0).any() for axis in axes):
+            raise ValueError(
+                f"a grid of {len(axes)} axes needs {max(counts)}, with points in ascending order"
+            )
         return Grid(axes, numbers_of(table["values"]).reshape([len(axis) for axis in axes]) * unit)
 
-    grids = {name: grid(row[name], unit) for name, unit in GRIDS.items()}
+    grids = {name: grid(row[name], unit, AXES[name]) for name, unit in GRIDS.items()}
     return HeadsKey(*(row[name] for name in HeadsKey._fields)), AttentionGrids(origin=origin, **grids)
 
 
@@ -241,10 +248,10 @@ def grid_lines(grids: AttentionGrids) -> Iterable[str]:
 
 
 def numbers_of(text: str) -> Float64:
-    """Parse numbers, none of them negative; a BadNumberError for anything else."""
+    """Parse numbers from 0 to MOST; a BadNumberError for anything else."""
     numbers = np.array(text.split(), np.float64)
-    if not len(numbers) or not np.isfinite(numbers).all() or numbers.min() < 0:
-        raise BadNumberError(f"{text[:40]!r}... must be numbers, none of them negative")
+    if not len(numbers) or not ((numbers >= 0) & (numbers <= MOST)).all():
+        raise BadNumberError(f"{text[:40]!r}... must be numbers from 0 to {MOST:g}")
     return numbers
 
 

@@ -23,6 +23,7 @@ DRAWS = 16  # of loads, whose mean is taken
 # loads within 4 %.
 POPULARITY, LEAST_POPULAR, MOST_POPULAR = 1.9, 1.0, 300.0
 LAYERS = 128  # whose popularities are drawn: the mean of the active experts is known within 2 %
+MOST_BUSY = 4096  # pairs of a rank over the mean: no more than there are ranks
 MOST_COMMENTS = 10  # of a file, that say what it is from
 MOST_STEPS = 64  # of a size, that a measured curve is the mean of
 MOST_ROUTED = 512  # tokens that are routed; the pairs of more are in proportion
@@ -107,9 +108,10 @@ def read_routing(path: Path) -> RoutingCurve:
         except ValueError as error:
             raise wrong(f"line {number} is not {len(columns)} numbers") from error
         rising = last.get(of, 0.0) < tokens < math.inf
-        if not (rising and of >= by_rank and 0 < active <= 1 and 1 <= busiest < math.inf):
+        if not (rising and of >= by_rank and 0 < active <= 1 and 1 <= busiest <= MOST_BUSY):
             raise wrong(
-                f"line {number} needs more tokens than the line before, 0 < active <= 1, busiest >= 1"
+                f"line {number} needs more tokens than the line before, 0 < active <= 1, "
+                f"1 <= busiest <= {MOST_BUSY}"
             )
         last[of] = tokens
         points.append((tokens, active, busiest))

@@ -112,7 +112,7 @@ def moment(value: Any, name: str, unit_s: float = 1.0) -> Any:
 def _number(value: Any, name: str, most: float) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
         raise ValueError(f"{name} is {last_line(repr(value), 40)}, which is no number from 0 to {most:g}")
-    return value
+    return abs(value)  # -0.0 would be printed as such
 
 
 def unlike(where: object, tool: str, why: object) -> UserError:

@@ -15,8 +15,12 @@ if TYPE_CHECKING:
 
     from laminabench.render.model import Cell, Sheet, Tone
 
-# In names of foreign Runs these could control the terminal, or write to its clipboard.
+# In names of foreign Runs these could control the terminal, write to its clipboard, or turn text around.
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(9), *range(11, 32), *range(127, 160))}
+_CONTROLS |= {
+    code: f"\\u{code:04x}"
+    for code in (*range(0x200E, 0x2010), *range(0x2028, 0x202F), *range(0x2066, 0x206A))
+}
 # Text that rich takes for markup, after any backslashes.
 _TAG = re.compile(r"(\\*)(\[[a-z#/@][^[]*?\])")
 

@@ -178,7 +178,12 @@ def _read_table(path: Path, columns: tuple[Column, ...], table: Table) -> Column
                 if types.get(column.name) != schema((column,)).field(0).type:
                     raise _damaged(path, f"its column {column.name} is missing or not {column.type}")
             # One column at a time: the table and its arrays would take twice the memory.
-            return {column.name: _values(column, file.read([column.name]).column(0)) for column in columns}
+            return {
+                column.name: _values(column, parquet.bounded(file, path, [column.name]).column(0))
+                if column.type == TEXT
+                else _values(column, file.read([column.name]).column(0))
+                for column in columns
+            }
     except FileNotFoundError as error:
         raise UserError(
             "run-incomplete", f"{path.parent} is not whole: {path.name} is missing; replay it again"

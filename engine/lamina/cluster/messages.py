@@ -314,20 +314,20 @@ FromWorker: TypeAlias = Report | WorkRecords
 AnyMessage: TypeAlias = Message | WorkRecords | ModelFacts
 
 
-def _column_to_wire(column: Any) -> bytes | tuple[int, bytes]:
-    """Return the bytes of an array; of a table its width with them."""
+def _column_to_wire(column: Any) -> bytes | tuple[int, int, bytes]:
+    """Return the bytes of an array; of a table its rows and width with them, either of which may be 0."""
     if not isinstance(column, np.ndarray):
         raise NotImplementedError(f"a message cannot have a {type(column).__name__}")
     body = column.tobytes()
-    return body if column.ndim == 1 else (math.prod(column.shape[1:]), body)
+    return body if column.ndim == 1 else (len(column), math.prod(column.shape[1:]), body)
 
 
 def _column_from_wire(kind: Any, wire: Any) -> Any:
     """Return the array that a field is annotated with; its bytes are not copied."""
     dtype = kind.__args__[1].__args__[0]  # of NDArray[dtype]
     if isinstance(wire, list):
-        width, wire = wire
-        return np.frombuffer(wire, dtype).reshape(-1, width)
+        rows, width, wire = wire
+        return np.frombuffer(wire, dtype).reshape(rows, width)
     return np.frombuffer(wire, dtype)
 
 

@@ -214,9 +214,11 @@ class Answering:
         self.choices = [choice for choices in self._of_ticket.values() for choice in choices]
         self._open = set(self.tickets)  # those that are not done
         tokens = len(self.choices) * sampling.max_tokens
-        # Tokens and log-probabilities in memory at once: of a stream what waits for its reader.
+        # Tokens and log-probabilities in memory at once: of a stream what waits for its reader, or was made
+        # before it came.
+        made = len(reader.recording.tokens) if reader else 0
         self.most_values = values_of_token(sampling.logprobs) * (
-            min(tokens, MOST_UNSENT) if request.stream else tokens
+            max(min(tokens, MOST_UNSENT), made) if request.stream else tokens
         )
         self._unsent = 0
         self._updates: list[Update] = []

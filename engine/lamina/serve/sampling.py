@@ -72,7 +72,7 @@ class Sampling:
         growth = abs(self.length_penalty) * math.log(max(self.max_tokens, 1))
         for name, sound, hint in (
             ("max_tokens", self.max_tokens >= 1, "ask for one or more"),
-            ("temperature", finite(self.temperature) and self.temperature >= 0, "give 0 (greedy) or more"),
+            ("temperature", 0 <= self.temperature <= 1e30, "give 0 (greedy) to 1e30"),
             ("top_k", 0 <= self.top_k < 2**31, "give 0 (all tokens) or more"),
             ("top_p", 0 < self.top_p <= 1, "give more than 0 and at most 1"),
             ("n", self.n >= 1, "give at least 1"),

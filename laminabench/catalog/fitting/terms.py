@@ -36,6 +36,9 @@ Collective = TypeVar("Collective", bound=CollectiveCost)
 
 
 def mape(predicted: Float64, measured: Float64) -> float:
+    """Return the mean absolute error in percent; a ValueError where there is nothing to compare."""
+    if not np.size(measured):
+        raise ValueError("no measurement is left to check the fit")
     return float(100 * np.mean(np.abs(predicted / measured - 1)))
 
 
@@ -57,6 +60,8 @@ class Fit(Generic[Cost]):
 
     def to(self, samples: Samples) -> Cost:
         """Return the coefficients, of no source yet."""
+        if not len(samples):
+            raise ValueError(f"no measurement for {self.kind.__name__}")
         measured, times = np.log(samples.seconds), self.times(samples)
 
         def loss(x: Vector) -> float:

@@ -25,6 +25,26 @@ def imported(
     framework: str | None = None,
 ) -> CostSet:
     """Return the set that the folders make; names as `costs import` takes them."""
+    try:
+        return _imported(form, folders, name, models, devices, links, framework)
+    except (ArithmeticError, LookupError, ValueError) as error:
+        # Columns were checked as they were read: no formula can be fitted to what they have.
+        raise UserError(
+            "costs-no-measurements",
+            f"{', '.join(map(str, folders))}: too few or too uneven measurements to fit costs to "
+            f"({type(error).__name__}: {error}); give a folder that was measured whole",
+        ) from error
+
+
+def _imported(
+    form: str,
+    folders: Sequence[Path],
+    name: str,
+    models: Sequence[str],
+    devices: Sequence[str],
+    links: Sequence[str],
+    framework: str | None,
+) -> CostSet:
     from laminabench.catalog.importing import aiconfigurator, llmservingsim, vidur
     from laminabench.catalog.importing.tables import tables_in
 
@@ -78,7 +98,7 @@ def _pair(flag: str, text: str) -> tuple[str, str]:
 def _link(text: str) -> tuple[AllReduceKey, AllReduceCost]:
     """Parse `rtx-4090=20us,16GB/s`: a link between two devices, its latency and rate."""
     name, value = _pair("--link", text)
-    match = re.fullmatch(r"([\d.]+)us,([\d.]+)GB/s", value)
+    match = re.fullmatch(r"(\d{0,9}\.?\d{1,9})us,(\d{0,9}\.?\d{1,9})GB/s", value)
     if not match or not all(float(number) > 0 for number in match.groups()):
         raise UserError("costs-bad-flag", f"--link {text}: write DEVICE=20us,16GB/s")
     latency, rate = map(float, match.groups())

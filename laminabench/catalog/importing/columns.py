@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 Columns = dict[str, np.ndarray]
 # Nothing beyond was measured, in any unit that files have; ratios and squares within are finite.
 SHORTEST, LARGEST = 1e-9, 1e15
+# Each kind of row is fitted by itself; tables have hundreds of them.
+MOST_KINDS = 8192
 
 
 def read_columns(

@@ -34,6 +34,7 @@ from laminabench.catalog.cost_terms import (
 from laminabench.catalog.fitting import formulas, mixtures
 from laminabench.catalog.fitting.mixtures import EXPERTS
 from laminabench.catalog.fitting.samples import FULL, AttentionKind, Samples
+from laminabench.catalog.importing.columns import MOST_KINDS
 from laminabench.catalog.importing.curves import DEGREES, curve
 from laminabench.catalog.importing.tables import GpuTables
 from laminabench.catalog.importing.vllm_mixtures import (
@@ -234,4 +235,7 @@ def in_tiles(cost: AttentionCost, of: GpuTables, kv_dtype: str = "bf16") -> Atte
 
 def _pairs(samples: Samples, *names: str) -> Iterable[tuple[int, ...]]:
     """Return the values of these columns that occur together."""
-    return sorted(set(zip(*(samples[name].astype(int).tolist() for name in names), strict=True)))
+    pairs = set(zip(*(samples[name].astype(int).tolist() for name in names), strict=True))
+    if len(pairs) > MOST_KINDS:
+        raise ValueError(f"more than {MOST_KINDS:,} kinds of {' and '.join(names)}")
+    return sorted(pairs)

@@ -31,7 +31,7 @@ from laminabench.catalog.fitting.formulas import Heads, decode_samples, prompt_s
 from laminabench.catalog.fitting.samples import Samples
 from laminabench.catalog.fitting.terms import mape
 from laminabench.catalog.hardware import Device
-from laminabench.catalog.importing.columns import Columns, read_columns
+from laminabench.catalog.importing.columns import MOST_KINDS, Columns, read_columns
 from laminabench.catalog.importing.curves import GRAPH_ROWS, Layers, curve, fitted_elementwise, fitted_gemm
 from laminabench.catalog.importing.names import device_called
 from laminabench.catalog.measured import AttentionGrids, Curve, Grid, Measured
@@ -208,7 +208,7 @@ def _curves(profile: LayerProfile, degree: int) -> dict[str, Curve]:
     by_layer = {}
     for name, rows in (("dense.csv", "tokens"), ("per_sequence.csv", "sequences")):
         table = profile.read(degree, name, text=["layer"], counts=[rows], times=["time_us"])
-        for layer in dict.fromkeys(table["layer"].tolist()):
+        for layer in filter((GEMMS | OPERATORS).get, dict.fromkeys(table["layer"].tolist())):
             of = np.flatnonzero(table["layer"] == layer)
             of = of[np.argsort(table[rows][of], kind="stable")]
             by_layer[layer] = curve(table[rows][of], table["time_us"][of] * 1e-6, profile.origin(layer))
@@ -265,6 +265,8 @@ def _experts(profile: LayerProfile) -> dict[ExpertsKey, Curve]:
     samples, of, model = _moe(profile), profile.model.experts, profile.model
     assert of
     rows = np.unique(samples["rows"])
+    if len(rows) > MOST_KINDS:
+        raise profile.refused(1, "moe.csv", f"has more than {MOST_KINDS:,} numbers of tokens")
     active = skewed(of.count, of.top_k, 1, rows, SKEW).active
     times = []
     for count, experts in zip(rows, active, strict=True):
@@ -323,7 +325,8 @@ def complete_grid(columns: Sequence[Float64], values: Float64) -> Grid:
 
     Only powers of two are used as points: more of them are in some files for some columns.
     """
-    plain = np.all([(column == 0) | (np.log2(np.maximum(column, 1)) % 1 == 0) for column in columns], axis=0)
+    whole = [np.where(column == 0, 1, np.maximum(column, 0.75)) for column in columns]  # no power below 1
+    plain = np.all([np.log2(column) % 1 == 0 for column in whole], axis=0)
     columns, values = [column[plain] for column in columns], values[plain]
     axes = [np.unique(column) for column in columns]
     places = [np.searchsorted(axis, column) for axis, column in zip(axes, columns, strict=True)]

@@ -266,7 +266,8 @@ def _graph(model: str, name: str, servers: list[Server]) -> str:
             "name": "main",
             "image": image,
             "command": ["python3", "-m", "dynamo.vllm"],
-            "args": ["--model", model, *mode, *each.split, *each.flags],
+            # Kubernetes would expand a $(NAME).
+            "args": ["--model", model.replace("$", "$$"), *mode, *each.split, *each.flags],
             "envFrom": [{"secretRef": {"name": "hf-token-secret"}}],
             "resources": {"limits": {"nvidia.com/gpu": str(each.layout.devices)}},
         }

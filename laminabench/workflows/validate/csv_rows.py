@@ -15,7 +15,10 @@ Cells = TypeVar("Cells", bound=msgspec.Struct)
 Row = TypeVar("Row")
 Whole = Annotated[int, msgspec.Meta(gt=0, lt=10**9)]
 Count = Annotated[int, msgspec.Meta(ge=0, lt=10**9)]
-Positive = Annotated[float, msgspec.Meta(gt=0, lt=1e9)]
+Positive = Annotated[float, msgspec.Meta(ge=1e-6, lt=1e9)]  # ms, no less than a ns
+# Requests of a load, or of a step, each of which is simulated.
+MOST_REQUESTS = 1 << 18
+AtOnce = Annotated[int, msgspec.Meta(gt=0, le=MOST_REQUESTS)]
 
 
 class Refused(NamedTuple):

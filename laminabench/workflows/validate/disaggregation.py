@@ -31,7 +31,7 @@ from laminabench.systems.registry import system
 from laminabench.traces.table import TraceMeta, make_trace
 from laminabench.util.errors import UserError
 from laminabench.util.json import Json, JsonObject
-from laminabench.workflows.validate.csv_rows import parse, read
+from laminabench.workflows.validate.csv_rows import MOST_REQUESTS, parse, read
 
 COLUMNS = ("id", "model", "system", "attention_side", "batch", "context", "step_ms_cuda")
 # How the product names what the rows' split systems ran.
@@ -49,7 +49,7 @@ BATCHES = 2
 STEPS = 8
 # Differences between systems below this share are not expected to have the right sign.
 SURE, NEAR = 0.05, 0.10
-Ms = Annotated[float, msgspec.Meta(gt=0, lt=3.6e6)]
+Ms = Annotated[float, msgspec.Meta(ge=1e-6, lt=3.6e6)]
 
 
 class Cells(msgspec.Struct):
@@ -301,6 +301,11 @@ def _split(row: Measured, setup: Setup) -> dict[str, float]:
     spec = system(row.system).build(setup).spec
     assert setup.deployment.attention is not None
     devices = setup.deployment.attention.count
+    if row.batch * devices > MOST_REQUESTS:
+        raise UserError(
+            "validation-bad-rows",
+            f"{row.batch} requests on each of {devices} devices; {MOST_REQUESTS:,} are simulated at most",
+        )
     contexts = np.repeat(row.contexts, devices)
     # Whether the KV fits is no question where it was measured.
     room = 2 * int(row.contexts.sum() + row.batch * (STEPS + spec.block_tokens))

@@ -12,7 +12,15 @@ import msgspec
 from laminabench.catalog.entries import packaged_in
 from laminabench.util.errors import UserError
 from laminabench.util.json import JsonObject
-from laminabench.workflows.validate.csv_rows import Count, Positive, Refused, Whole, read
+from laminabench.workflows.validate.csv_rows import (
+    MOST_REQUESTS,
+    AtOnce,
+    Count,
+    Positive,
+    Refused,
+    Whole,
+    read,
+)
 from laminabench.workflows.validate.serving import Judged, Pool, ServerLoad, servers
 
 COLUMNS = (
@@ -41,9 +49,9 @@ class Cells(msgspec.Struct):
     silicon_tpot_ms: Positive
     backend_version: str = ""
     measured: str = "-"
-    concurrency: Whole | None = None
-    batch_size: Whole | None = None  # of each data-parallel group
-    attention_dp_size: Whole | None = None
+    concurrency: AtOnce | None = None
+    batch_size: AtOnce | None = None  # of each data-parallel group
+    attention_dp_size: AtOnce | None = None
     moe_tp_size: Whole = 1
     moe_ep_size: Whole = 1
     # Whether attention is data parallel over tp_size devices, each with requests of its own.
@@ -97,6 +105,8 @@ def load_of(row: Cells) -> ServerLoad:
     at_once = row.concurrency or (row.batch_size or 0) * (row.attention_dp_size or 1)
     if not at_once:
         raise ValueError("it has neither concurrency nor batch_size")
+    if at_once > MOST_REQUESTS:
+        raise ValueError(f"it has {at_once:,} requests at once; {MOST_REQUESTS:,} are simulated at most")
     times, pool = (row.silicon_ttft_ms, row.silicon_tpot_ms), pool_of_row(row)
     if pool is None:
         layout = layout_of_row(row, server)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from lamina.http import recorder
+from lamina.http import answering, recorder
 from lamina.http.recorder import Recorder, RecordError
 from lamina.http.service import Requests
 from laminabench.runs.journal import Journal
@@ -157,6 +157,22 @@ def test_what_no_client_comes_back_for_is_paused(serve: Any, tmp_path: Path, wir
         assert server.settled()
         rest = read(server, body, last=first.last)
         assert first.tokens + rest.tokens == read(server, BODY | {"seed": 5, "max_tokens": 400}).tokens
+
+
+def test_what_was_made_before_counts_for_each_client_that_comes_for_it(
+    serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of it is fed at once; new streams only have what waits for their reader."""
+    monkeypatch.setattr(answering, "MOST_UNSENT", 10)
+    body = BODY | {"seed": 5, "request_id": "a"}
+    with journal(tmp_path / "one") as requests, serve(requests=requests) as server:
+        first = read(server, body)
+        monkeypatch.setattr(server.service, "most_unread", TOKENS - 1)
+        status, refused = server.post(body)
+        assert (status, refused["error"]["code"]) == (503, "answers_too_large")
+        monkeypatch.setattr(server.service, "most_unread", TOKENS)
+        assert read(server, body).tokens == first.tokens
+        server.require_sound()
 
 
 def test_prompts_of_absent_clients_are_bounded(

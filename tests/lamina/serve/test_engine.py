@@ -246,6 +246,7 @@ def test_decode_only_starts_with_the_prompts_length(model: Any) -> None:
         ([1], {"max_tokens": 0}, "sampling-value-invalid"),
         ([1], {"temperature": -1.0}, "sampling-value-invalid"),
         ([1], {"temperature": float("nan")}, "sampling-value-invalid"),
+        ([1], {"temperature": 1e308}, "sampling-value-invalid"),
         ([1], {"top_p": 0.0}, "sampling-value-invalid"),
         ([1], {"top_k": -1}, "sampling-value-invalid"),
         ([1], {"n": 0}, "sampling-value-invalid"),

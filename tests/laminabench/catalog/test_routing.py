@@ -102,6 +102,7 @@ def test_a_measured_curve_by_hand(tmp_path):
         "tokens,active,busiest\n1,0.5,0.5\n",
         "tokens,active,busiest\n2,0.5,1\n1,0.5,1\n",
         "tokens,active,busiest\n1,nan,1\n",
+        "tokens,active,busiest\n1,0.5,1e308\n",
         "ranks,tokens,active,busiest\n0,1,1,1\n",
         "ranks,tokens,active,busiest\n1,2,1,1\n2,2,1,1\n1,2,1,1\n",
     ],

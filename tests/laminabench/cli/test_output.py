@@ -28,8 +28,8 @@ def test_markup_is_left_out(text: str) -> None:
 
 
 def test_no_name_reaches_the_terminal_behind_its_text(capsys: pytest.CaptureFixture[str]) -> None:
-    name = "a\x1b]52;c;aGk=\x07b\x9b2J"
-    shown = r"a\x1b]52;c;aGk=\x07b\x9b2J"
+    name = "a\x1b]52;c;aGk=\x07b\x9b2J\u202eexe.\u2066\u200f\u2028"
+    shown = r"a\x1b]52;c;aGk=\x07b\x9b2J\u202eexe.\u2066\u200f\u2028"
     assert literal(name) == visible(name) == shown
     ending.print_error(f"no {name}\n")
     Output(as_json=False, quiet=False, verbose=False).note(name)

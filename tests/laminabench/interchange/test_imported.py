@@ -13,7 +13,7 @@ from msgspec import structs
 
 from laminabench.catalog.deployment import parse_deployment
 from laminabench.catalog.hardware import priced_devices
-from laminabench.interchange.benchmark import Benchmark
+from laminabench.interchange.benchmark import Benchmark, moment, seconds
 from laminabench.interchange.tools import read, tool_of
 from laminabench.runs.manifest import Host
 from laminabench.runs.read import read_run
@@ -228,6 +228,10 @@ def test_numbers_that_no_request_of_aiperf_has(written: Any, tmp_path: Path, val
     (tmp_path / "profile_export.jsonl").write_text("\n".join([json.dumps(row), *others]))
     with pytest.raises(UserError, match="import-damaged"):
         read(tmp_path)
+
+
+def test_no_zero_has_a_sign() -> None:
+    assert [math.copysign(1, number(-0.0, "it")) for number in (seconds, moment)] == [1, 1]
 
 
 def test_sums_alone_are_refused_with_the_flag_that_keeps_requests(written: Any, tmp_path: Path) -> None:

@@ -25,7 +25,9 @@ from laminabench.runs.status import DONE, FAILED, REJECTED, UNFINISHED
 from laminabench.runs.summary import Requests, TimeShares, WorkerShares
 from laminabench.runs.write import write_run
 from laminabench.sim.outcome import Outcome
+from laminabench.traces.catalogue import sha256_of
 from laminabench.traces.table import Trace, TraceMeta
+from laminabench.util import safe_parse
 from laminabench.util.errors import UserError
 
 ObserveRun = Callable[..., Outcome]
@@ -119,6 +121,24 @@ def test_whatever_a_client_saw_comes_back(
     directory = tmp_path_factory.mktemp("seen") / "run"
     write_run(directory, outcome, trace_of(len(streams)), manifest_of(trace_of(len(streams))))
     require_same(read_run(directory).outcome, outcome, same_tables)
+
+
+def test_equal_errors_are_not_unpacked(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the file there is one of them, however many calls have it."""
+    path = written / "calls.parquet"
+    table = pq.read_table(path)
+    errors = pa.array(["x" * 10_000] * len(table))
+    table = table.set_column(table.column_names.index("error"), "error", errors)
+    pq.write_table(table, path, compression="zstd")
+    facts = json.loads((written / "run.json").read_text())
+    del facts["crc32"]
+    facts["tables"]["calls"]["sha256"] = sha256_of(path)
+    (written / "run.json").write_text(json.dumps(facts))
+    read_run(written)
+    monkeypatch.setattr(safe_parse, "UNPACKED_BYTES", 1 << 14)
+    monkeypatch.setattr(safe_parse, "UNPACKED_TIMES", 1)
+    with pytest.raises(UserError, match="file-packed-too-well"):
+        read_run(written)
 
 
 # Which versions may read it

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from laminabench.catalog.cost_file import to_toml
+from laminabench.catalog.cost_file import to_toml, write_costs
 from laminabench.catalog.importing import imported
 from laminabench.catalog.importing.columns import read_columns
 from laminabench.catalog.importing.llmservingsim import complete_grid
@@ -125,7 +125,18 @@ def test_a_folder_that_is_none_is_refused(folder: Path, tmp_path: Path) -> None:
         imported("llmservingsim", [folder], "mine")
 
 
-@pytest.mark.parametrize("link", ["rtx-4090", "rtx-4090=20us", "rtx-4090=0us,16GB/s", "=20us,16GB/s"])
+@pytest.mark.parametrize(
+    "link",
+    [
+        "rtx-4090",
+        "rtx-4090=20us",
+        "rtx-4090=0us,16GB/s",
+        "=20us,16GB/s",
+        "rtx-4090=1.2.3us,16GB/s",
+        "rtx-4090=20us,.GB/s",
+        f"rtx-4090={'9' * 400}us,1GB/s",
+    ],
+)
 def test_a_link_that_says_nothing_is_refused(folder: Path, link: str) -> None:
     with pytest.raises(UserError, match="costs-bad-flag"):
         imported("llmservingsim", [folder], "mine", links=[link])
@@ -137,6 +148,39 @@ def test_a_grid_leaves_out_the_point_with_the_holes_and_what_is_no_power_of_two(
     grid = complete_grid(columns, np.arange(6.0))
     assert [axis.tolist() for axis in grid.axes] == [[1, 2], [16, 32]]
     assert grid.values.tolist() == [[0, 2], [3, 4]]
+
+
+def test_a_grid_has_no_points_below_one_token() -> None:
+    """Each would be an axis's point: a table of thousands would fill the memory."""
+    lengths = np.array([0, 2.0**-5, 0.5, 0.7, 0.75, 0.8, 1, 4])
+    grid = complete_grid([lengths, np.ones(8)], np.arange(8.0))
+    assert grid.axes[0].tolist() == [0, 1, 4]
+
+
+def test_measurements_that_no_formula_is_fitted_to_are_refused(folder: Path) -> None:
+    """The formula is of contexts from 256 tokens on, and its first guess is no measurement."""
+    path = folder / "tp1" / "attention.csv"
+    text = re.sub(r"(?<=\n)(\d+,\d+,\d+),512,", r"\1,64,", path.read_text())
+    path.write_text(re.sub(r"(?<=\n)(\d+,\d+,\d+),1024,", r"\1,128,", text))
+    with pytest.raises(UserError, match="no measurement for AttentionCost") as refused:
+        imported("llmservingsim", [folder], "mine")
+    assert refused.value.code == "costs-no-measurements"
+
+
+def test_layers_that_no_model_has_are_not_read(folder: Path) -> None:
+    """Each would be looked for in all rows: a file with a layer a row would take hours."""
+    path = folder / "tp1" / "dense.csv"
+    path.write_text(path.read_text() + "other,1,5.0\n")
+    assert "other" not in to_toml(imported("llmservingsim", [folder], "mine"))
+
+
+def test_a_set_that_could_not_be_read_is_not_written(folder: Path, tmp_path: Path) -> None:
+    path = folder / "tp1" / "dense.csv"
+    path.write_text(path.read_text() + "qkv_proj,16,59.0\n")  # twice, and a curve rises
+    costs = imported("llmservingsim", [folder], "mine")
+    with pytest.raises(UserError, match="costs-file-incomplete"):
+        write_costs(costs, tmp_path / "mine.toml")
+    assert not (tmp_path / "mine.toml").exists()
 
 
 @pytest.mark.parametrize(
@@ -193,6 +237,9 @@ def test_experts_are_a_curve_between_those_that_skewed_loads_activate(folder: Pa
         imported("llmservingsim", [folder], "mine")
     pairs = [(m, a) for m in (1, 8, 64, 512) for a in (8, 16, 32, 64, 128) if a <= 8 * m]
     rows = ["tokens,activated_experts,time_us", *(f"{m},{a},{5 * a + m}" for m, a in pairs)]
+    (folder / "tp1" / "moe.csv").write_text("\n".join(rows[:2]) + "\n")
+    with pytest.raises(UserError, match="costs-no-measurements"):
+        imported("llmservingsim", [folder], "mine")
     (folder / "tp1" / "moe.csv").write_text("\n".join(rows) + "\n")
     costs = imported("llmservingsim", [folder], "mine")
     curve = costs.measured.experts["rtx-4090", "bf16", 2048, 768, 8, 128, 1, 1]

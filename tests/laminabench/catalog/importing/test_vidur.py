@@ -116,6 +116,13 @@ def test_a_folder_that_is_none_is_refused(folder: Path, tmp_path: Path) -> None:
         imported("vidur", [folder], "mine", devices=["a40=l40s"])
 
 
+def test_a_model_without_heads_is_refused(folder: Path) -> None:
+    for path in folder.rglob("mlp.csv"):
+        pd.read_csv(path).assign(n_head=0).to_csv(path)
+    with pytest.raises(UserError, match="costs-no-measurements"):
+        imported("vidur", [folder], "mine")
+
+
 def test_the_real_file_of_h100(real_profiles: Path, tmp_path: Path) -> None:
     path = tmp_path / "compute" / "h100" / "meta-llama" / "Llama-2-70b-hf" / "mlp.csv"
     path.parent.mkdir(parents=True)

@@ -111,17 +111,19 @@ def test_a_pool_for_prompts_in_all_formats(tmp_path: Path) -> None:
     assert chart["routing"]["proxy"]["enabled"]
 
 
+CONFIG = {
+    "model_type": "llama",
+    "hidden_size": 512,
+    "intermediate_size": 1024,
+    "num_attention_heads": 8,
+    "num_hidden_layers": 2,
+    "vocab_size": 1000,
+}
+
+
 @pytest.mark.parametrize("kind", ["vllm", "dynamo", "llm-d"])
 def test_names_of_models_and_traces_stay_in_the_comment(kind: str, tmp_path: Path) -> None:
-    config = {
-        "model_type": "llama",
-        "hidden_size": 512,
-        "intermediate_size": 1024,
-        "num_attention_heads": 8,
-        "num_hidden_layers": 2,
-        "vocab_size": 1000,
-        "_name_or_path": "a\ntouch evil\u2028kind: Evil\x1b[31m",
-    }
+    config = {**CONFIG, "_name_or_path": "a\ntouch evil\u2028kind: Evil\x1b[31m"}
     (tmp_path / "config.json").write_text(json.dumps(config))
     trace = tmp_path / "b\rtouch evil\nkind: Evil.csv"
     trace.write_text("prompt_tokens,output_tokens\n" + "100,50\n" * 50)
@@ -130,6 +132,15 @@ def test_names_of_models_and_traces_stay_in_the_comment(kind: str, tmp_path: Pat
     rest = [line for line in text.splitlines() if not line.startswith("#")]
     assert not any("evil" in line and "name:" not in line and "/model:" not in line for line in rest)
     assert "\x1b" not in text
+
+
+def test_kubernetes_expands_nothing_of_a_name(tmp_path: Path) -> None:
+    folder = tmp_path / "$(HF_TOKEN)$$(X)"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    graph = yaml.safe_load(run(*ON, "--emit", "dynamo", "--model", str(folder / "config.json")))
+    arguments = _container(graph["spec"]["components"][-1])["args"]
+    assert arguments[1].endswith("/$$(HF_TOKEN)$$$$(X)")  # of each $$ it makes a $
 
 
 def _container(part: dict[str, Any]) -> dict[str, Any]:

@@ -70,6 +70,7 @@ def test_a_span_costs_what_its_mean_does_where_attention_is_linear(tmp_path: Pat
         (HEAD + VLLM.replace(",8,", ",0,"), "line 2: batch is '0'"),
         (HEAD + VLLM.replace("1024", "9-3"), "line 2: context is '9-3'"),
         (HEAD + VLLM.replace("14.0", "nan"), "line 2: step_ms_cuda is 'nan'"),
+        (HEAD + VLLM.replace("14.0", "1e-300"), "line 2: step_ms_cuda is '1e-300'"),
         (HEAD + VLLM.replace("14.0,", "14.0,,9"), "line 2: it has more cells"),
         (HEAD + LAMINA.replace("4xgb200:dp4ep4", ""), "line 2: lamina has devices on both sides"),
     ],
@@ -92,6 +93,12 @@ def test_unknown_names_say_in_which_row(tmp_path: Path, was: str, now: str, code
     with pytest.raises(UserError, match="row a") as refused:
         predicted(read_rows(written(tmp_path, HEAD + VLLM.replace(was, now))))
     assert refused.value.code == code
+
+
+def test_steps_of_more_requests_than_are_simulated_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"row b.*are simulated at most") as refused:
+        predicted(read_rows(written(tmp_path, HEAD + LAMINA.replace(",6,", ",65536,"))))
+    assert refused.value.code == "validation-bad-rows"
 
 
 def test_terms_sum_up_to_wall_and_less_the_host_to_cuda(tmp_path: Path) -> None:

@@ -106,6 +106,9 @@ def test_settings_are_of_the_day_and_of_the_nearest_version_before() -> None:
         ({"concurrency": "1.5"}, "concurrency is '1.5'"),
         ({"silicon_tpot_ms": "0"}, "silicon_tpot_ms is '0'"),
         ({"silicon_ttft_ms": "nan"}, "silicon_ttft_ms is 'nan'"),
+        ({"silicon_ttft_ms": "1e-300"}, "silicon_ttft_ms is '1e-300'"),
+        ({"concurrency": "999999999"}, "concurrency is '999999999'"),
+        ({"concurrency": "", "batch_size": "9999", "attention_dp_size": "9999"}, "99,980,001 requests"),
     ],
 )
 def test_a_row_that_is_none_is_named(tmp_path: Path, row: dict[str, str], what: str) -> None:
