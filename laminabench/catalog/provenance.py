@@ -147,17 +147,19 @@ def _provenance_row(costs: CostSet, name: str, term: Any) -> Table:
     values = {name: getattr(term, name) for name in declared}
     values = {name: value for name, value in values.items() if value or not declared[name].optional}
     kernel = getattr(term, "kernel", "")
-    row = _row(costs, name, term.origin, range=term.origin.range)
+    row = _row(costs, name, term.origin)
     return row | ({"kernel": kernel} if kernel else {}) | {"coefficients": values}
 
 
-def _row(costs: CostSet, term: str, origin: Origin, **about: str) -> Table:
+def _row(costs: CostSet, term: str, origin: Origin, priced_by: str = "") -> Table:
+    """Return the row of a source, or of a formula's coefficients, which have a range."""
     return {
         "term": term,
         "set": costs.name,
         "kind": origin.kind,
+        **({"priced_by": priced_by} if priced_by else {}),
         "source": origin.source,
-        **about,
+        **({} if priced_by else {"range": origin.range}),
         "samples": origin.samples,
         "errors_percent": dict(origin.errors),
         **({"unstable": True} if origin.unstable else {}),

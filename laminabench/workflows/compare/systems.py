@@ -154,8 +154,7 @@ def compare_systems(
     """
     if request.planned:
         stored = bool(wants_runs or with_runs)
-        chosen = planned(request, listener, traces, stored=stored, with_curves=with_curves)
-        return Compared(chosen.plan, chosen.cells, tuple(chosen.loads))
+        return Compared(*planned(request, listener, traces, stored=stored, with_curves=with_curves))
     plan = resolve(request, listener, traces)
     if wants_runs and not plan.is_single:
         raise UserError(
