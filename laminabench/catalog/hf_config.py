@@ -65,10 +65,6 @@ _MOST_LAYERS = 10_000
 Windowed = Callable[[Config, int], list[bool]]
 
 
-def _none(_: Config, layers: int) -> list[bool]:
-    return [False] * layers
-
-
 def _all(_: Config, layers: int) -> list[bool]:
     return [True] * layers
 
@@ -113,7 +109,7 @@ class Family:
 
     experts: Mixture | None = None
     latent: bool = False
-    windowed: Windowed = _none
+    windowed: Windowed = lambda _, layers: [False] * layers
     window: str = "sliding_window"
     window_switch: str = ""
     qkv_bias: str = "attention_bias"
@@ -143,7 +139,10 @@ _FAMILIES: Mapping[str, Family] = {
         windowed=_all,
         window_switch="use_sliding_window",
     ),
-    "gpt_oss": Family(Mixture("num_local_experts", "intermediate_size"), windowed=_even),
+    "gpt_oss": Family(
+        Mixture("num_local_experts", "intermediate_size"),
+        windowed=_even,
+    ),
     "llama4_text": Family(
         Mixture(
             "num_local_experts",

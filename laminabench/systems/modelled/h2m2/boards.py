@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from laminabench.catalog.entries import ALL, Table, from_path, packaged, pick
 from laminabench.util.errors import UserError
@@ -26,7 +26,6 @@ class Parameter:
     """A board parameter: its name carries its unit, the board's field has bytes and seconds."""
 
     field: str
-    side: str | None = None  # "hbm" or "lpddr", where it is a memory's field
     unit: str = ""
     kind: type[Value] = float  # an int is at least one; a str is one of the words
     scale: float = 1.0
@@ -35,6 +34,7 @@ class Parameter:
     least: float = 1e-3
     most: float = 1e6
     words: tuple[str, ...] = ()
+    side: str | None = None  # "hbm" or "lpddr", where it is a memory's field
 
     def shown(self, value: Value) -> Value:
         """Return the field's value in the parameter's unit."""
@@ -61,42 +61,38 @@ class Parameter:
 
 def _memory(side: str) -> dict[str, Parameter]:
     return {
-        f"{side}_capacity_gb": Parameter("capacity_bytes", side, "GB", scale=1e9),
-        f"{side}_bandwidth_gb_per_s": Parameter("bandwidth_bytes_per_s", side, "GB/s", scale=1e9),
-        f"{side}_latency_ns": Parameter("latency_s", side, "ns", scale=1e-9, zero=True),
-        f"{side}_chips": Parameter("chips", side, "chips", int),
+        f"{side}_capacity_gb": Parameter("capacity_bytes", "GB", scale=1e9, side=side),
+        f"{side}_bandwidth_gb_per_s": Parameter("bandwidth_bytes_per_s", "GB/s", scale=1e9, side=side),
+        f"{side}_latency_ns": Parameter("latency_s", "ns", scale=1e-9, zero=True, side=side),
+        f"{side}_chips": Parameter("chips", "chips", int, side=side),
     }
-
-
-def _own(field: str, unit: str = "", kind: type[Value] = float, **more: Any) -> Parameter:
-    return Parameter(field, None, unit, kind, **more)
 
 
 PARAMETERS: Mapping[str, Parameter] = {
     **_memory("hbm"),
     **_memory("lpddr"),
-    "link_gb_per_s": _own("link_bytes_per_s", "GB/s", scale=1e9),
-    "cores": _own("cores", "cores a chip", int),
-    "clock_ghz": _own("clock_hz", "GHz", scale=1e9),
-    "mm_size": _own("mm_size", "rows and columns", int),
-    "mv_rows": _own("mv_rows", "rows", int),
-    "mv_width": _own("mv_width", "elements", int),
-    "vector_width": _own("vector_width", "elements a cycle", int),
-    "spm_mib": _own("spm_bytes", "MiB", scale=MIB),
-    "launch_us": _own("launch_s", "us", scale=1e-6, zero=True),
-    "kernels": _own("kernels", "a layer", int),
-    "page_mib": _own("page_bytes", "MiB", scale=MIB),
-    "tlb_entries": _own("tlb_entries", "a chip", int),
-    "tlb_miss_ns": _own("tlb_miss_s", "ns", scale=1e-9, zero=True),
-    "tlb_misses_at_once": _own("tlb_misses_at_once", "a chip", int),
-    "dram_efficiency": _own("dram_efficiency", "of the peak bandwidth", most=1),
-    "weight_load": _own("weight_load", kind=str, words=("before", "behind")),
-    "reread_kv": _own("reread_kv", kind=bool),
-    "hierarchical_overlap": _own("hierarchical_overlap", "of the shorter part", zero=True, most=1),
-    "flexgen_share": _own("flexgen_share", "of weights and of KV in HBM", zero=True, most=1),
-    "hbm_devices": _own("hbm_devices", "devices", int),
-    "hbm_barrier_us": _own("hbm_barrier_s", "us", scale=1e-6, zero=True),
-    "memory_power_ratio": _own("memory_power_ratio", "of LPDDR's power"),
+    "link_gb_per_s": Parameter("link_bytes_per_s", "GB/s", scale=1e9),
+    "cores": Parameter("cores", "cores a chip", int),
+    "clock_ghz": Parameter("clock_hz", "GHz", scale=1e9),
+    "mm_size": Parameter("mm_size", "rows and columns", int),
+    "mv_rows": Parameter("mv_rows", "rows", int),
+    "mv_width": Parameter("mv_width", "elements", int),
+    "vector_width": Parameter("vector_width", "elements a cycle", int),
+    "spm_mib": Parameter("spm_bytes", "MiB", scale=MIB),
+    "launch_us": Parameter("launch_s", "us", scale=1e-6, zero=True),
+    "kernels": Parameter("kernels", "a layer", int),
+    "page_mib": Parameter("page_bytes", "MiB", scale=MIB),
+    "tlb_entries": Parameter("tlb_entries", "a chip", int),
+    "tlb_miss_ns": Parameter("tlb_miss_s", "ns", scale=1e-9, zero=True),
+    "tlb_misses_at_once": Parameter("tlb_misses_at_once", "a chip", int),
+    "dram_efficiency": Parameter("dram_efficiency", "of the peak bandwidth", most=1),
+    "weight_load": Parameter("weight_load", kind=str, words=("before", "behind")),
+    "reread_kv": Parameter("reread_kv", kind=bool),
+    "hierarchical_overlap": Parameter("hierarchical_overlap", "of the shorter part", zero=True, most=1),
+    "flexgen_share": Parameter("flexgen_share", "of weights and of KV in HBM", zero=True, most=1),
+    "hbm_devices": Parameter("hbm_devices", "devices", int),
+    "hbm_barrier_us": Parameter("hbm_barrier_s", "us", scale=1e-6, zero=True),
+    "memory_power_ratio": Parameter("memory_power_ratio", "of LPDDR's power"),
 }
 
 # What is on a board and chips are made of. The others are software, or what the paper leaves open of these.
