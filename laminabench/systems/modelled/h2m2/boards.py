@@ -33,7 +33,7 @@ class Parameter:
     least: float = 1e-3
     most: float = 1e6
     words: tuple[str, ...] = ()
-    # As `_declared` has it.
+    # Filled in by `_declared`.
     field: str = ""
     kind: type[Value] = float  # an int is at least one; a str is one of the words
     side: str | None = None  # "hbm" or "lpddr", where it is a memory's field
