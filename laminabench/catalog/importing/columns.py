@@ -33,17 +33,18 @@ def read_columns(
 
     Of these, `optional` ones may be absent. There must be at least one row.
     """
-    table = _table(path)
     columns: Columns = {}
-    for name in (*text, *counts, *times):
-        present = table.column_names.count(name)
-        if present == 1:
-            column = table[name]
-            columns[name] = (
-                _text(path, column) if name in text else _numbers(path, name, column, name in times)
-            )
-        elif present or name not in optional:
-            raise _refused(path, f"has {'no' if not present else 'more than one'} column {name}")
+    try:
+        table = _table(path)
+        for name in (*text, *counts, *times):
+            present = table.column_names.count(name)
+            if present == 1:
+                of = table[name]
+                columns[name] = _text(of) if name in text else _numbers(path, name, of, name in times)
+            elif present or name not in optional:
+                raise _refused(path, f"has {'no' if not present else 'more than one'} column {name}")
+    except UnicodeDecodeError as error:
+        raise _refused(path, "is not UTF-8") from error
     if not table.num_rows:
         raise _refused(path, "has no rows")
     return columns
@@ -68,11 +69,8 @@ def _table(path: Path) -> pa.Table:
         raise _refused(path, f"cannot be read: {' '.join(str(error).split())[:200]}") from error
 
 
-def _text(path: Path, column: pa.ChunkedArray) -> np.ndarray:
-    try:
-        return np.array([str(value) for value in column.to_pylist()], object)
-    except UnicodeDecodeError as error:
-        raise _refused(path, "is not UTF-8") from error
+def _text(column: pa.ChunkedArray) -> np.ndarray:
+    return np.array([str(value) for value in column.to_pylist()], object)
 
 
 def _numbers(path: Path, name: str, column: pa.ChunkedArray, positive: bool) -> np.ndarray:
