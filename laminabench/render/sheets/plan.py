@@ -201,7 +201,7 @@ def _why(console: Console, answer: Answer, winner: Point) -> None:
     assert summary is not None
     tbt_p99_ms = winner.tbt_p99_ms * (1 - first.tbt_p99_gain)
     beyond = ", over the limit" if tbt_p99_ms > answer.question.slo_tbt_p99_ms else ""
-    sooner = "" if first.ttft_p99_gain is msgspec.UNSET else f", {-first.ttft_p99_gain:+.1%} TTFT p99"
+    sooner = f", {-first.ttft_p99_gain:+.1%} TTFT p99" if isinstance(first.ttft_p99_gain, float) else ""
     console.print(
         f"\n[bold]{first.resource}[/bold] binds: a tenth more of it alone gives "
         f"{first.throughput_gain:+.1%} tokens/s, {-first.tbt_p99_gain:+.1%} TBT p99{beyond}{sooner}"

@@ -33,7 +33,7 @@ class Effect(Facts, frozen=True, kw_only=True):
     throughput_gain: float  # 0.04 is 4 % more tokens a second
     elasticity: float = 0.0  # percent gained for each percent more of the resource
     tbt_p99_gain: float  # how much shorter: 0.04 is 4 % less
-    ttft_p99_gain: float | UnsetType = UNSET  # likewise, where prompts are computed
+    ttft_p99_gain: float | UnsetType | None = UNSET  # likewise, where prompts are computed
 
 
 class StoredPoint(Facts, frozen=True, kw_only=True):
