@@ -68,8 +68,8 @@ NODE_RANKS = {"gb200": 4}
 class Kernels:
     """All of it, by the names that `CostSet` and `Measured` have for it."""
 
-    terms: defaultdict[str, dict[Any, Any]] = field(default_factory=lambda: defaultdict(dict))
-    measured: defaultdict[str, dict[Any, Any]] = field(default_factory=lambda: defaultdict(dict))
+    terms: defaultdict[str, Any] = field(default_factory=lambda: defaultdict(dict))
+    measured: defaultdict[str, Any] = field(default_factory=lambda: defaultdict(dict))
 
     def read(self, of: GpuTables, attention: AttentionCost, gemm: GemmCost) -> None:
         """Import all tables of the GPU; `attention` and `gemm` are its own, in bf16."""
