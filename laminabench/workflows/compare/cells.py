@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import NamedTuple
 
 from msgspec import structs
@@ -183,7 +183,7 @@ class Cell:
 
     def _curves(self) -> dict[str, Json]:
         return {
-            "curves": {each.system: [point.describe() for point in each.points] for each in self.curves},
+            "curves": {each.system: [asdict(point) for point in each.points] for each in self.curves},
             "errors": self.errors,
         }
 

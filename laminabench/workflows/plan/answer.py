@@ -46,9 +46,8 @@ class Answer:
     winner: Point | None
     nearest: Point | None
     summary: Summary | None  # of the winner's replay
-    binds: Mapping[
-        Point, list[Effect]
-    ]  # of all on the front, perhaps of candidates that would be there at other prices
+    # Of all on the front, perhaps of candidates that would be there at other prices.
+    binds: Mapping[Point, list[Effect]]
     prices: list[Repriced]
     other: DefaultKernels  # of the cheapest of each system
     without_prompts: Point | None = None  # the winner where prompts are there already
