@@ -121,7 +121,8 @@ class ServerLoad:
         """Return the model in the formats that it was served in."""
         server, shape = self.server, modelled(self.model)
         types = {name: server[name] for name in ("dtype", "kv_dtype") if name in server}
-        if shape.router_dtype and self.measured >= server.get("tf32_since", "-"):
+        since = server.get("tf32_since")
+        if shape.router_dtype and since and self.measured >= since:
             types["router_dtype"] = TF32
         if "experts" in server and shape.experts:
             types["experts"] = replace(shape.experts, dtype=server["experts"])

@@ -96,6 +96,8 @@ def test_hosts_are_those_of_versions_devices_and_how_servers_were_started() -> N
 def test_routers_compute_in_tf32_from_a_day_on() -> None:
     days = [point(model="minimax-m2.5", version="0.19.0", measured=f"2026-04-{day}") for day in ("08", "22")]
     assert [each.shape().router_dtype for each in days] == ["fp32", "tf32"]
+    without = point(model="minimax-m2.5", device="h200", measured="2026-03-27")
+    assert without.shape().router_dtype == "fp32"
 
 
 def test_loads_that_constants_were_fitted_to_are_no_judges() -> None:

@@ -83,6 +83,9 @@ def test_settings_are_of_the_day_and_of_the_nearest_version_before() -> None:
     kimi = ("kimi-k2.5", "b200", "0.17.0", "fp4")
     assert "graphs" not in server_of(*kimi, "2026-03-11")
     assert server_of(*kimi, "2026-04-20")["graphs"] == 2048
+    minimax = ("minimax-m2.5", "h200", "0.16.0", "fp8")
+    assert "expert_parallel" not in server_of(*minimax, "2026-03-01")
+    assert server_of(*minimax, "2026-03-13")["expert_parallel"]
     later = server_of("llama3-70b", "h200", "0.18.0", "fp8", "2026-05-01")
     assert (later["version"], later["kv_dtype"]) == ("0.18.0", "fp8")
     assert not {"sync", "piecewise", "fit"} & later.keys()
