@@ -369,7 +369,7 @@ def test_mla_s_kernel_alone_is_in_tiles_of_64_rows(bare: Path) -> None:
         for heads, batch, step in itertools.product((16, 64, 128), (8, 64), (1024, 8192, 65536))
     ]
     _write(bare / "mla" / "vllm" / "0.24.0" / "generation_mla_perf.parquet", decode + decode)
-    cost = _kernels(bare).latent["h200", "bf16"]
+    cost = _kernels(bare).terms["latent"]["h200", "bf16"]
     assert (cost.tile_rows, cost.overhead_s) == (64, pytest.approx(15e-6, rel=0.05))
     assert cost.per_token_s(on, 16, "bf16") == pytest.approx(truth.per_token_s(on, 64, "bf16"), rel=0.02)
 
