@@ -24,7 +24,8 @@ from laminabench.systems.includes import Includes
 from laminabench.traces.resolve import cut, transforms_of
 from laminabench.traces.table import Trace
 from laminabench.util.errors import UserError
-from laminabench.workflows.plan.answer import Answer, require_possible
+from laminabench.util.json import to_json
+from laminabench.workflows.plan.answer import Answer
 from laminabench.workflows.plan.measure import Point
 from laminabench.workflows.plan.request import ResolvedPlan, resolve
 from laminabench.workflows.plan.verdict import described, includes, verdict_on
@@ -89,7 +90,7 @@ class Plan:
     @property
     def effects(self) -> pd.DataFrame:
         """The winner's gain from a tenth more of each resource alone; shares of 1."""
-        frame: pd.DataFrame = pandas().DataFrame([each.row() for each in self.answer.effects])
+        frame: pd.DataFrame = pandas().DataFrame([to_json(each) for each in self.answer.effects])
         return frame
 
     def plot(self) -> Picture:
@@ -182,5 +183,4 @@ def plan(
     cut_trace = load(workload, messages) if given is None else cut(given, transforms_of(workload), messages)
     (question,) = resolved.questions(cut_trace)
     answer = resolved.answer(question, messages)
-    require_possible(answer)
     return Plan(resolved, cut_trace, answer, tuple(messages.notes))

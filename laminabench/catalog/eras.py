@@ -27,9 +27,8 @@ class Era:
     host_source: str
     others: str
     max_num_seqs_small: int | None = None  # on devices that vLLM does not count among the large ones
-    host_ms: tuple[
-        float, ...
-    ] = ()  # of an iteration, from the least to the most; the cost set's, if there is none
+    # Of an iteration, from the least to the most; the cost set's, if there is none.
+    host_ms: tuple[float, ...] = ()
     host_async: bool = False  # of all systems
 
     @property

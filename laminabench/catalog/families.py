@@ -4,31 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import TypedDict
+from typing import Any
 
 from laminabench.catalog.entries import packaged
 from laminabench.catalog.model_parts import Experts, Latent, Window
 from laminabench.catalog.models import ModelShape
 
+# Fields of a ModelShape.
+Fields = dict[str, Any]
 
-class Traits(TypedDict, total=False):
-    """Differences between model families other than sizes."""
-
-    gated_mlp: bool
-    qkv_bias: bool
-    all_biases: bool
-    qk_norm: bool
-    qk_norm_over_heads: bool
-    rotary: bool
-    relative_positions: bool
-    tied_embeddings: bool
-    output_bias: bool
-    sinks: bool
-    router_dtype: str
-
-
-# By transformers' names: these can be read from a config.json and written as one.
-FAMILIES: Mapping[str, Traits] = {
+# What differs besides sizes, by transformers' names: these can be read from a config.json and written as one.
+FAMILIES: Mapping[str, Fields] = {
     "llama": {},
     "mistral": {},
     "opt": {"gated_mlp": False, "all_biases": True, "rotary": False, "tied_embeddings": True},
@@ -45,7 +31,7 @@ FAMILIES: Mapping[str, Traits] = {
 }
 
 # Known from papers alone: no model was released.
-UNRELEASED: Mapping[str, Traits] = {
+UNRELEASED: Mapping[str, Fields] = {
     "gpt3": {"gated_mlp": False, "all_biases": True, "rotary": False, "tied_embeddings": True},
     "chinchilla": {
         "gated_mlp": False,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 import msgspec
@@ -19,40 +19,30 @@ Priced = TypeVar("Priced", bound=msgspec.Struct)
 
 def gemms_faster(costs: CostSet, device: Device, times: float) -> CostSet:
     """Make matrix products faster, those of experts too."""
-    own = device.name
-    measured = costs.measured
-    return replace(
-        costs,
-        gemm=_of(costs.gemm, costs.source_of(costs.gemm, device), times),
-        experts=_of(costs.experts, costs.source_of(costs.experts, device), times),
-        measured=replace(
-            measured,
-            gemm=_of(measured.gemm, own, times),
-            experts=_of(measured.experts, own, times),
-        ),
-    )
+    terms = {name: costs.source_of(getattr(costs, name), device) for name in ("gemm", "experts")}
+    return _faster(costs, device, times, terms, ("gemm", "experts"))
 
 
 def attention_faster(costs: CostSet, device: Device, times: float) -> CostSet:
     """Make decode attention faster, with any kind of KV."""
-    own, stands_for = device.name, costs.source_of(costs.attention, device)
-    measured = costs.measured
+    stands_for = costs.source_of(costs.attention, device)
+    terms = dict.fromkeys(("attention", "attention_of"), stands_for)
+    terms["latent"] = costs.source_of(costs.latent, device)
+    changed = _faster(costs, device, times, terms, ("lines", "latent", "tiles"))
     grids = {
-        key: _grids(grid, times) if key.device == own else grid for key, grid in measured.attention.items()
+        key: _grids(grid, times) if key.device == device.name else grid
+        for key, grid in costs.measured.attention.items()
     }
-    return replace(
-        costs,
-        attention=_of(costs.attention, stands_for, times),
-        attention_of=_of(costs.attention_of, stands_for, times),
-        latent=_of(costs.latent, costs.source_of(costs.latent, device), times),
-        measured=replace(
-            measured,
-            attention=grids,
-            lines=_of(measured.lines, own, times),
-            latent=_of(measured.latent, own, times),
-            tiles=_of(measured.tiles, own, times),
-        ),
-    )
+    return replace(changed, measured=replace(changed.measured, attention=grids))
+
+
+def _faster(
+    costs: CostSet, device: Device, times: float, terms: Mapping[str, str], measured: Iterable[str]
+) -> CostSet:
+    """Make some terms faster, each of the device that has them, and measured times of the device itself."""
+    curves = {name: _of(getattr(costs.measured, name), device.name, times) for name in measured}
+    formulas = {name: _of(getattr(costs, name), on, times) for name, on in terms.items()}
+    return replace(costs, **formulas, measured=replace(costs.measured, **curves))
 
 
 def _of(priced: Mapping[Key, Priced], device: str, times: float) -> dict[Key, Priced]:

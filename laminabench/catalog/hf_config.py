@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
-from laminabench.catalog.families import FAMILIES, Traits
+from laminabench.catalog.families import FAMILIES, Fields
 from laminabench.catalog.hf_quantization import KEY as QUANTIZATION
 from laminabench.catalog.hf_quantization import Quantized, read_quantization
 from laminabench.catalog.model_parts import Experts, Latent, Window
@@ -65,10 +65,6 @@ _MOST_LAYERS = 10_000
 Windowed = Callable[[Config, int], list[bool]]
 
 
-def _none(_: Config, layers: int) -> list[bool]:
-    return [False] * layers
-
-
 def _all(_: Config, layers: int) -> list[bool]:
     return [True] * layers
 
@@ -113,7 +109,7 @@ class Family:
 
     experts: Mixture | None = None
     latent: bool = False
-    windowed: Windowed = _none
+    windowed: Windowed = lambda _, layers: [False] * layers
     window: str = "sliding_window"
     window_switch: str = ""
     qkv_bias: str = "attention_bias"
@@ -143,7 +139,10 @@ _FAMILIES: Mapping[str, Family] = {
         windowed=_all,
         window_switch="use_sliding_window",
     ),
-    "gpt_oss": Family(Mixture("num_local_experts", "intermediate_size"), windowed=_even),
+    "gpt_oss": Family(
+        Mixture("num_local_experts", "intermediate_size"),
+        windowed=_even,
+    ),
     "llama4_text": Family(
         Mixture(
             "num_local_experts",
@@ -179,24 +178,6 @@ _LATENT = {
 }
 
 
-class _Fields(Traits, total=False):
-    """A shape's sizes and parts, as far as they are read."""
-
-    layers: int
-    hidden: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    intermediate: int
-    vocab: int
-    positions: int
-    dtype: str
-    kv_dtype: str
-    experts: Experts
-    latent: Latent
-    window: Window | None
-
-
 def read_config(path: object, values: Mapping[str, Any], name: str) -> ModelShape:
     """Return the shape in a config.json; a UserError says which key is missing or not supported."""
     if isinstance(text := values.get("text_config"), dict):  # next to parts for images, which are left out
@@ -219,8 +200,8 @@ def read_config(path: object, values: Mapping[str, Any], name: str) -> ModelShap
     layers, hidden = config.size("num_hidden_layers"), config.size("hidden_size")
     if layers > _MOST_LAYERS:
         config.refuse("num_hidden_layers", f"is {layers!r}, and no model has more than {_MOST_LAYERS:,}")
-    fields = cast("_Fields", dict(FAMILIES[family]))
-    fields |= {
+    fields: Fields = {
+        **FAMILIES[family],
         "layers": layers,
         "hidden": hidden,
         "heads": config.size("num_attention_heads"),
@@ -240,13 +221,13 @@ def read_config(path: object, values: Mapping[str, Any], name: str) -> ModelShap
     return ModelShape(name=str(values.get("_name_or_path") or name), source=str(path), **fields)
 
 
-def _attention(config: Config, family: str, keys: Family, heads: int, hidden: int) -> _Fields:
+def _attention(config: Config, family: str, keys: Family, heads: int, hidden: int) -> Fields:
     if family == "opt":
         if config.size("word_embed_proj_dim", hidden) != hidden:
             config.refuse("word_embed_proj_dim", "differs from hidden_size (OPT-350M); not supported")
         positions = config.size("max_position_embeddings") + _OPT_OFFSET
         return {"kv_heads": heads, "head_dim": hidden // heads, "positions": positions}
-    fields: _Fields = {"tied_embeddings": bool(config.get("tie_word_embeddings"))}
+    fields: Fields = {"tied_embeddings": bool(config.get("tie_word_embeddings"))}
     # Of the output matrix only gpt-oss' bias is counted; others' are a few kB.
     if keys.qkv_bias and (bias := config.get(keys.qkv_bias)) is not None:
         fields["qkv_bias"] = bool(bias)
@@ -315,7 +296,7 @@ def _window(config: Config, keys: Family, layers: int) -> Window | None:
     return window
 
 
-def _formats(config: Config, keys: Family, sparse: list[bool], experts: Experts | None) -> _Fields:
+def _formats(config: Config, keys: Family, sparse: list[bool], experts: Experts | None) -> Fields:
     # transformers 4 wrote torch_dtype, 5 writes dtype.
     name = str(config.get("dtype") or config.get("torch_dtype") or "bfloat16").removeprefix("torch.")
     if name not in _DTYPES:
@@ -325,7 +306,7 @@ def _formats(config: Config, keys: Family, sparse: list[bool], experts: Experts 
         if not isinstance(quantization, dict):
             config.refuse(QUANTIZATION, "is not an object")
         quantized = read_quantization(quantization, _modules(keys, sparse), config.refuse)
-    changed: _Fields = {"dtype": quantized.matrices or _DTYPES[name]}
+    changed: Fields = {"dtype": quantized.matrices or _DTYPES[name]}
     if quantized.kv:
         changed["kv_dtype"] = quantized.kv
     if quantized.experts and experts:

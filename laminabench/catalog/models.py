@@ -71,6 +71,15 @@ class WeightCount(NamedTuple):
     lm_head: int  # 0 where it is the embedding, used twice
 
 
+# Of every model.
+SIZES = ("layers", "hidden", "heads", "kv_heads", "head_dim", "intermediate", "vocab")
+# What only some families have, and the others' goldens do without.
+FEW = (
+    *("qk_norm_over_heads", "relative_positions", "output_bias", "sinks", "router_dtype"),
+    *("experts", "latent", "window"),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class ModelShape:
     """Everything about a model that costs time or memory; no weights."""
@@ -103,16 +112,7 @@ class ModelShape:
     window: Window | None = None
 
     def __post_init__(self) -> None:
-        sizes = (
-            self.layers,
-            self.hidden,
-            self.heads,
-            self.kv_heads,
-            self.head_dim,
-            self.intermediate,
-            self.vocab,
-        )
-        if min(sizes) < 1 or self.positions < 0:
+        if min(getattr(self, name) for name in SIZES) < 1 or self.positions < 0:
             raise UserError("model-bad-size", f"model {self.name}: every size must be at least 1")
         if self.heads % self.kv_heads:
             raise UserError(
@@ -462,18 +462,7 @@ class ModelShape:
         return ""
 
     def describe(self) -> Table:
-        # What only some families have, the others' goldens do without.
-        few = (
-            "qk_norm_over_heads",
-            "relative_positions",
-            "output_bias",
-            "sinks",
-            "router_dtype",
-            "experts",
-            "latent",
-            "window",
-        )
-        facts = {name: value for name, value in asdict(self).items() if value or name not in few}
+        facts = {name: value for name, value in asdict(self).items() if value or name not in FEW}
         return {
             **facts,
             "parameters": self.parameters,

@@ -15,7 +15,7 @@ from laminabench.catalog.entries import Table
 from laminabench.catalog.hardware import Device, canonical_dtype
 from laminabench.catalog.layout import Layout, Split, layout_of
 from laminabench.catalog.measured import AttentionGrids, AttentionLines, Curve
-from laminabench.catalog.models import ModelShape, Product, Side
+from laminabench.catalog.models import ModelShape, Side
 from laminabench.catalog.routers import ROUTER_ORIGIN
 
 
@@ -100,22 +100,19 @@ def step_sources(
         )
         for gemm, dtype in gemms
     ]
-    for each in priced:
-        if each.computed_in:
-            rows.append(_router_row(costs, each))
+    # A router may compute in a type of its own, whose times are no cost set's.
+    own = [(each.gemm, each.computed_in) for each in priced if each.computed_in]
+    rows += [
+        _row(costs, f"{gemm.name} {gemm.n}x{gemm.k} in {dtype}", ROUTER_ORIGIN, priced_by="measurements")
+        for gemm, dtype in own
+    ]
     if costs.measured.nearest and curves_of(costs, device.name, canonical_dtype(model.dtype)):
         for row in rows:
             row["priced_by"] = row["priced_by"].replace("formula", "formula, nearest")
     curves = costs.operators(model, device, tp, side)
     for i, (name, width, _) in enumerate(model.operators(tp, side)):
-        rows.append(
-            _source(
-                costs,
-                f"{name} {width}",
-                curves[i][1] if curves else None,
-                lambda: costs.elementwise_cost(device),
-            )
-        )
+        curve = curves[i][1] if curves else None
+        rows.append(_source(costs, f"{name} {width}", curve, partial(costs.elementwise_cost, device)))
     return rows
 
 
@@ -124,28 +121,8 @@ def attention_sources(costs: CostSet, model: ModelShape, device: Device, workers
     heads, kv_heads = model.heads_of_worker(workers)
     measured = costs.measured_attention(model, device, workers)
     name = f"attention {heads} heads, {kv_heads} of KV, size {model.head_dim}"
-    return [
-        _source(
-            costs,
-            name,
-            measured.grids if measured else None,
-            lambda: costs.attention_cost(device),
-        )
-    ]
-
-
-def _router_row(costs: CostSet, product: Product) -> Table:
-    """Return the row of a router that computes in a type of its own."""
-    gemm, origin = product.gemm, ROUTER_ORIGIN
-    return {
-        "term": f"{gemm.name} {gemm.n}x{gemm.k} in {product.computed_in}",
-        "set": costs.name,
-        "kind": origin.kind,
-        "priced_by": "measurements",
-        "source": origin.source,
-        "samples": 0,
-        "errors_percent": {},
-    }
+    grids = measured.grids if measured else None
+    return [_source(costs, name, grids, partial(costs.attention_cost, device))]
 
 
 def _source(
@@ -156,16 +133,7 @@ def _source(
 ) -> Table:
     origin: Origin = (measured or formula()).origin
     times = f"{origin.kind} times" if origin.kind in ("derived", "scaled") else "measurements"
-    return {
-        "term": term,
-        "set": costs.name,
-        "kind": origin.kind,
-        "priced_by": times if measured else "formula",
-        "source": origin.source,
-        "samples": origin.samples,
-        "errors_percent": dict(origin.errors),
-        **({"unstable": True} if origin.unstable else {}),
-    }
+    return _row(costs, term, origin, priced_by=times if measured else "formula")
 
 
 def host_provenance(costs: CostSet) -> Table:
@@ -179,16 +147,20 @@ def _provenance_row(costs: CostSet, name: str, term: Any) -> Table:
     values = {name: getattr(term, name) for name in declared}
     values = {name: value for name, value in values.items() if value or not declared[name].optional}
     kernel = getattr(term, "kernel", "")
-    origin: Origin = term.origin
+    row = _row(costs, name, term.origin)
+    return row | ({"kernel": kernel} if kernel else {}) | {"coefficients": values}
+
+
+def _row(costs: CostSet, term: str, origin: Origin, priced_by: str = "") -> Table:
+    """Return the row of a source, or of a formula's coefficients, which have a range."""
     return {
-        "term": name,
+        "term": term,
         "set": costs.name,
         "kind": origin.kind,
+        **({"priced_by": priced_by} if priced_by else {}),
         "source": origin.source,
-        "range": origin.range,
+        **({} if priced_by else {"range": origin.range}),
         "samples": origin.samples,
         "errors_percent": dict(origin.errors),
         **({"unstable": True} if origin.unstable else {}),
-        **({"kernel": kernel} if kernel else {}),
-        "coefficients": values,
     }

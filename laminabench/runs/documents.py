@@ -1,4 +1,4 @@
-"""Folders written by commands that are not Runs (sweeps, plans, validations): the JSON that marks them."""
+"""Folders written by commands (Runs, sweeps, plans, validations): the JSON that marks them."""
 
 from __future__ import annotations
 
@@ -36,6 +36,16 @@ class Kind(NamedTuple):
     def damaged(self, path: Path, why: str) -> UserError:
         return UserError("kept-damaged", f"{path} is damaged: {why}; `{self.writer}` writes it again")
 
+    def another(self, directory: Path, why: str) -> UserError:
+        return UserError("kept-another", f"{directory} is not a {self.name}: {why}")
+
+    def newer(self, directory: Path, version: int) -> UserError:
+        return UserError(
+            "kept-format-newer",
+            f"{directory} was written in format {version} and this laminabench reads up to {self.version}; "
+            "upgrade laminabench",
+        )
+
     def is_in(self, directory: Path) -> bool:
         try:
             return self.marks(safe_parse.json_typed(safe_parse.content(directory / self.file)))
@@ -43,35 +53,32 @@ class Kind(NamedTuple):
             return False
 
 
-def read(directory: Path, kind: Kind, schema: type[Document]) -> Document:
-    """Return the document of this kind in a directory, completely checked."""
+def facts_in(directory: Path, kind: Kind) -> dict[str, Any]:
+    """Return what a document of this kind in a directory was sealed with."""
     path = directory / kind.file
     try:
         document = safe_parse.json_typed(safe_parse.content(path))
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise _another(directory, kind, f"it has no {kind.file}") from error
+        raise kind.another(directory, f"it has no {kind.file}") from error
     except OSError as error:
         raise UserError("file-not-readable", f"cannot read {path}: {error.strerror}") from error
     except msgspec.DecodeError as error:
         raise kind.damaged(path, f"it is not JSON ({error})") from error
     if not kind.marks(document):
-        raise _another(directory, kind, f'{kind.file} does not say "format": "{kind.format}"')
+        raise kind.another(directory, f'{kind.file} does not say "format": "{kind.format}"')
     version = document.get("format_version")
     if isinstance(version, int) and version > kind.version:
-        raise UserError(
-            "kept-format-newer",
-            f"{directory} was written in format {version} and this laminabench reads up to {kind.version}; "
-            "upgrade laminabench",
-        )
+        raise kind.newer(directory, version)
     facts = unsealed(document)
     if facts is None:
         why = "it is not what its checksum is of (if you changed it on purpose, remove crc32)"
         raise kind.damaged(path, why)
+    return facts
+
+
+def read(directory: Path, kind: Kind, schema: type[Document]) -> Document:
+    """Return the document of this kind in a directory, completely checked."""
     try:
-        return msgspec.convert(facts, schema)
+        return msgspec.convert(facts_in(directory, kind), schema)
     except msgspec.ValidationError as error:
-        raise kind.damaged(path, str(error)) from error
-
-
-def _another(directory: Path, kind: Kind, why: str) -> UserError:
-    return UserError("kept-another", f"{directory} is not a {kind.name}: {why}")
+        raise kind.damaged(directory / kind.file, str(error)) from error

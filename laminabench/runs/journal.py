@@ -90,9 +90,8 @@ class Journal:
     @classmethod
     def create(cls, path: Path, header: Any, mode: int = 0o666) -> Journal:
         """Create a journal with its first record, on the disk; a UserError if there is one already."""
-        pack = importlib.import_module(
-            "msgpack"
-        ).packb  # before the file: if it is missing, nothing is created
+        # Before the file: if it is missing, nothing is created.
+        pack = importlib.import_module("msgpack").packb
         try:
             make_folder(path.parent)
             with alone(path):

@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from laminabench.runs.format import FORMAT, FORMAT_VERSION, MANIFEST, sha256_of, unsealed
+from laminabench.runs.documents import Kind, facts_in
+from laminabench.runs.format import FORMAT, FORMAT_VERSION, MANIFEST, sha256_of
 from laminabench.runs.manifest import Manifest, Table, Totals
 from laminabench.runs.schema import FLAG, SECONDS, STATUS, TABLES, TEXT, Column, schema
 from laminabench.runs.status import STATUSES
@@ -43,16 +44,16 @@ def read_run(directory: Path) -> Run:
     manifest = read_manifest(directory)
     totals = manifest.totals
     if totals is None or not totals.replica_busy_s:
-        raise _damaged(directory / MANIFEST, "its totals know no model workers")
+        raise RUN.damaged(directory / MANIFEST, "its totals know no model workers")
     tables = {
         name: _read_table(directory / f"{name}.parquet", columns, manifest.tables[name])
         for name, columns in TABLES.items()
         if name in manifest.tables
     }
     if not {"requests", "iterations"} <= tables.keys():
-        raise _damaged(directory / MANIFEST, "it does not name the tables")
+        raise RUN.damaged(directory / MANIFEST, "it does not name the tables")
     for file, why in problems(tables, totals):
-        raise _damaged(directory / file, why)
+        raise RUN.damaged(directory / file, why)
     tables.setdefault(
         "stints", {column.name: np.zeros(0, column.type.to_pandas_dtype()) for column in TABLES["stints"]}
     )
@@ -81,52 +82,39 @@ def read_run(directory: Path) -> Run:
     return Run(directory, manifest, outcome, prompt, output)
 
 
+class _RunKind(Kind):
+    """A Run, whose errors have codes of their own."""
+
+    __slots__ = ()
+
+    def damaged(self, path: Path, why: str) -> UserError:
+        return UserError("run-damaged", f"{path} is damaged: {why}; replay it again")
+
+    def another(self, directory: Path, why: str) -> UserError:
+        why = why if directory.is_dir() else "it is not a directory"
+        return UserError("run-not-a-run", f"{directory} is not a Run: {why}")
+
+    def newer(self, directory: Path, version: int) -> UserError:
+        return UserError(
+            "run-format-newer",
+            f"{directory} was written in format {version} and this laminabench reads up to {self.version}; "
+            "upgrade laminabench",
+        )
+
+
+RUN = _RunKind("Run", "laminabench replay", MANIFEST, FORMAT, FORMAT_VERSION)
+
+
 def read_manifest(directory: Path) -> Manifest:
     """Return the completely checked manifest of a Run that this version can read."""
-    path = directory / MANIFEST
-    try:
-        document = safe_parse.json_typed(safe_parse.content(path))
-        head = msgspec.convert(document, _Head)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        what = f"has no {MANIFEST}" if directory.is_dir() else "is not a directory"
-        raise UserError("run-not-a-run", f"{directory} is not a Run: it {what}") from error
-    except OSError as error:
-        raise UserError("file-not-readable", f"cannot read {path}: {error.strerror}") from error
-    except msgspec.ValidationError as error:
-        raise _not_a_run(directory) from error
-    except msgspec.DecodeError as error:
-        raise _damaged(path, f"it is not JSON ({error})") from error
-    if head.format != FORMAT:
-        raise _not_a_run(directory)
-    if isinstance(head.format_version, int) and head.format_version > FORMAT_VERSION:
-        raise UserError(
-            "run-format-newer",
-            f"{directory} was written in format {head.format_version} and this laminabench reads up to "
-            f"{FORMAT_VERSION}; upgrade laminabench",
-        )
-    if unsealed(document) is None:
-        why = "it is not what its checksum is of (if you changed it on purpose, remove crc32)"
-        raise _damaged(path, why)
+    facts = facts_in(directory, RUN)
     try:
         # Two kinds of summary without a tag: only a client's has attempts.
-        manifest, summary = msgspec.convert(document, Manifest), document["summary"]
+        manifest, summary = msgspec.convert(facts, Manifest), facts["summary"]
         kind = ClientSummary if "attempts" in summary else EngineSummary
         return msgspec.structs.replace(manifest, summary=msgspec.convert(summary, kind))
     except msgspec.ValidationError as error:
-        raise _damaged(path, str(error)) from error
-
-
-class _Head(msgspec.Struct):
-    """The fields that are needed to decide how to read the rest."""
-
-    format: str = ""
-    format_version: object = None
-
-
-def _not_a_run(directory: Path) -> UserError:
-    return UserError(
-        "run-not-a-run", f'{directory} is not a Run: {MANIFEST} does not say "format": "{FORMAT}"'
-    )
+        raise RUN.damaged(directory / MANIFEST, str(error)) from error
 
 
 def problems(tables: Mapping[str, Columns], totals: Totals) -> Iterator[tuple[str, str]]:
@@ -161,11 +149,11 @@ def _read_table(path: Path, columns: tuple[Column, ...], table: Table) -> Column
     try:
         safe_parse.require_file(path)
         if sha256_of(path) != table.sha256:
-            raise _damaged(path, f"its content does not match the checksum in {MANIFEST}")
+            raise RUN.damaged(path, f"its content does not match the checksum in {MANIFEST}")
         with parquet.reading(path) as file:
             rows = file.metadata.num_rows
             if table.rows and rows != table.rows:
-                raise _damaged(path, f"it has {rows:,} rows and {MANIFEST} says {table.rows:,}")
+                raise RUN.damaged(path, f"it has {rows:,} rows and {MANIFEST} says {table.rows:,}")
             # Equal values compress to almost nothing: a small file can unpack to a huge table.
             if safe_parse.is_bomb(path.stat().st_size, 8 * rows * len(columns)):
                 raise UserError(
@@ -176,7 +164,7 @@ def _read_table(path: Path, columns: tuple[Column, ...], table: Table) -> Column
             types = {field.name: field.type for field in file.schema_arrow}
             for column in columns:
                 if types.get(column.name) != schema((column,)).field(0).type:
-                    raise _damaged(path, f"its column {column.name} is missing or not {column.type}")
+                    raise RUN.damaged(path, f"its column {column.name} is missing or not {column.type}")
             # One column at a time: the table and its arrays would take twice the memory.
             return {
                 column.name: _values(column, parquet.bounded(file, path, [column.name]).column(0))
@@ -189,7 +177,7 @@ def _read_table(path: Path, columns: tuple[Column, ...], table: Table) -> Column
             "run-incomplete", f"{path.parent} is not whole: {path.name} is missing; replay it again"
         ) from error
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise _damaged(path, "it is not parquet, or not all of it can be read") from error
+        raise RUN.damaged(path, "it is not parquet, or not all of it can be read") from error
 
 
 def _values(column: Column, chunked: pa.ChunkedArray) -> NDArray[Any]:
@@ -209,7 +197,3 @@ def _codes(statuses: pa.DictionaryArray) -> NDArray[np.int8]:
     codes = np.array([STATUSES.index(name) for name in statuses.dictionary.to_pylist()], np.int8)
     result: NDArray[np.int8] = codes[statuses.indices.to_numpy(zero_copy_only=False)]
     return result
-
-
-def _damaged(path: Path, what: str) -> UserError:
-    return UserError("run-damaged", f"{path} is damaged: {what}; replay it again")

@@ -156,9 +156,14 @@ def _require_taken(request: ReplayRequest, chosen: System | Live, backend: Backe
             f"{spelled} is for {', '.join(_takers(name) or _emulated_takers(name))}, not for {own}{why}",
         )
     # Modelled prompts can share their beginnings without being computed.
-    for name in ("max_batched_tokens", "slo_ttft_ms", *(["prefix_sharing"] if backend == "live" else [])):
+    sharing = ["prefix_sharing"] if backend == "live" else []
+    require_prefill(request, sharing, "model" if backend == "live" else COMPUTED)
+
+
+def require_prefill(request: ReplayRequest, more: Sequence[str] = (), how: str = COMPUTED) -> None:
+    """Raise a UserError for a choice about prompts where none are computed."""
+    for name in ("max_batched_tokens", "slo_ttft_ms", *more):
         if request.is_set(name) and request.prefill in (None, "off"):
-            how = "model" if backend == "live" else COMPUTED
             raise UserError(
                 "replay-flag-unused",
                 f"{FIELDS[name].flag} is for replays that compute prompts; add --prefill {how}",

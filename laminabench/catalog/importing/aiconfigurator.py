@@ -93,14 +93,7 @@ def cost_set(
         if gemm := formulas.get(DtypeKey(each.device.name, "bf16")):
             kernels.read(each, attention[each.device.name], gemm)
         reduced |= _allreduce(each)
-    measured = Measured(
-        curves,
-        graph_rows=GRAPH_ROWS,
-        nearest=NEAREST,
-        lines=kernels.lines,
-        latent=kernels.latent_lines,
-        experts=kernels.curves,
-    )
+    measured = Measured(curves, graph_rows=GRAPH_ROWS, nearest=NEAREST, **kernels.measured)
     for each in tables:
         for dtype in DTYPES:
             if cost := formulas.get(key := DtypeKey(each.device.name, dtype)):
@@ -122,16 +115,8 @@ def cost_set(
         elementwise={each.device.name: packaged("elementwise", each.device, no_table) for each in tables},
         host=assumed_host(),
         borrowed=assumed_borrowing(),
-        attention_of=kernels.attention,
-        prompt_attention_of=kernels.prompts,
-        experts=kernels.experts,
-        masked_experts=kernels.masked,
-        latent=kernels.latent,
-        latent_prompts=kernels.latent_prompts,
-        batched=kernels.batched,
-        collectives=kernels.collectives,
-        dispatch=kernels.dispatch,
         measured=measured,
+        **kernels.terms,
     )
 
 

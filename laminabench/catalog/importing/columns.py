@@ -35,28 +35,18 @@ def read_columns(
 
     Of these, `optional` ones may be absent. There must be at least one row.
     """
+    columns: Columns = {}
     try:
-        return _columns(path, text, counts, times, optional)
+        table = _table(path)
+        for name in (*text, *counts, *times):
+            present = table.column_names.count(name)
+            if present == 1:
+                of = table[name]
+                columns[name] = _text(of) if name in text else _numbers(path, name, of, name in times)
+            elif present or name not in optional:
+                raise _refused(path, f"has {'no' if not present else 'more than one'} column {name}")
     except UnicodeDecodeError as error:
         raise _refused(path, "is not UTF-8") from error
-
-
-def _columns(
-    path: Path,
-    text: Collection[str],
-    counts: Collection[str],
-    times: Collection[str],
-    optional: Collection[str],
-) -> Columns:
-    table = _table(path)
-    columns: Columns = {}
-    for name in (*text, *counts, *times):
-        present = table.column_names.count(name)
-        if present == 1:
-            column = table[name]
-            columns[name] = _text(column) if name in text else _numbers(path, name, column, name in times)
-        elif present or name not in optional:
-            raise _refused(path, f"has {'no' if not present else 'more than one'} column {name}")
     if not table.num_rows:
         raise _refused(path, "has no rows")
     return columns

@@ -63,9 +63,8 @@ def held_out_layers(on: Device, dtype: str, measured: Measured, layers: Sequence
     errors: dict[str, list[float]] = {}
     for model, degrees in layers:
         shapes = [[(gemm.n, gemm.k) for gemm in model.layer_gemms(tp)] for tp in degrees]
-        split = [
-            [shape for shape in layer if shape in curves] for layer in shapes
-        ]  # routers were not measured
+        # Routers were not measured.
+        split = [[shape for shape in layer if shape in curves] for layer in shapes]
         own = {shape for layer in split for shape in layer}
         others = {shape: curve for shape, curve in curves.items() if shape not in own}
         cost = terms.gemm(on, dtype).to(_samples_of(others))

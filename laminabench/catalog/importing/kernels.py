@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
@@ -20,16 +22,8 @@ from laminabench.catalog.cost_keys import (
 )
 from laminabench.catalog.cost_terms import (
     AttentionCost,
-    BatchedCost,
-    CollectiveCost,
-    DispatchCost,
-    ExpertCost,
     GemmCost,
-    LatentCost,
-    LatentPromptCost,
-    MaskedExpertCost,
     Origin,
-    PromptAttentionCost,
 )
 from laminabench.catalog.fitting import formulas, mixtures
 from laminabench.catalog.fitting.mixtures import EXPERTS
@@ -49,7 +43,6 @@ from laminabench.catalog.importing.vllm_mixtures import (
 )
 from laminabench.catalog.importing.vllm_tables import vllm_attention, vllm_decode, vllm_prompt_attention
 from laminabench.catalog.kernels import load_kernels
-from laminabench.catalog.measured import AttentionLines, Curve
 from laminabench.catalog.models import DTYPE_BYTES
 
 # Heads of 128 and of 64 (gpt-oss), KV in fp8, and the windows of gpt-oss and Llama-4.
@@ -74,20 +67,10 @@ NODE_RANKS = {"gb200": 4}
 
 @dataclass(slots=True)
 class Kernels:
-    """All of it, by the keys of a cost set."""
+    """All of it, by the names that `CostSet` and `Measured` have for it."""
 
-    attention: dict[AttentionKey, AttentionCost] = field(default_factory=dict)
-    prompts: dict[AttentionKey, PromptAttentionCost] = field(default_factory=dict)
-    experts: dict[DtypeKey, ExpertCost] = field(default_factory=dict)
-    masked: dict[DtypeKey, MaskedExpertCost] = field(default_factory=dict)
-    latent: dict[DtypeKey, LatentCost] = field(default_factory=dict)
-    latent_prompts: dict[str, LatentPromptCost] = field(default_factory=dict)
-    batched: dict[str, BatchedCost] = field(default_factory=dict)
-    collectives: dict[CollectiveKey, CollectiveCost] = field(default_factory=dict)
-    dispatch: dict[DispatchKey, DispatchCost] = field(default_factory=dict)
-    lines: dict[LinesKey, AttentionLines] = field(default_factory=dict)
-    latent_lines: dict[LatentKey, AttentionLines] = field(default_factory=dict)
-    curves: dict[ExpertsKey, Curve] = field(default_factory=dict)
+    terms: defaultdict[str, Any] = field(default_factory=lambda: defaultdict(dict))
+    measured: defaultdict[str, Any] = field(default_factory=lambda: defaultdict(dict))
 
     def read(self, of: GpuTables, attention: AttentionCost, gemm: GemmCost) -> None:
         """Import all tables of the GPU; `attention` and `gemm` are its own, in bf16."""
@@ -102,14 +85,14 @@ class Kernels:
             for kind in KINDS:
                 if kind != FULL and len(samples := vllm_attention(table, kind)):
                     cost = formulas.decode_attention(of.device, samples, of.source(table), kind)
-                    self.attention[AttentionKey(name, *kind)] = in_tiles(cost, of, kind.kv_dtype)
+                    cost = in_tiles(cost, of, kind.kv_dtype)
+                    self.terms["attention_of"][AttentionKey(name, *kind)] = cost
                 self._lines(of, table, kind)
         if table := of.newest("attention", "context_attention"):
             for kind in KINDS[1:]:
                 if len(samples := vllm_prompt_attention(table, kind)):
-                    self.prompts[AttentionKey(name, *kind)] = formulas.prompt_attention(
-                        of.device, samples, of.source(table), kind
-                    )
+                    prompts = formulas.prompt_attention(of.device, samples, of.source(table), kind)
+                    self.terms["prompt_attention_of"][AttentionKey(name, *kind)] = prompts
 
     def _lines(self, of: GpuTables, table: Path, kind: AttentionKind) -> None:
         samples = vllm_decode(table, kind)
@@ -122,7 +105,7 @@ class Kernels:
             token = 2 * kv_heads * kind.head_dim * DTYPE_BYTES[kind.kv_dtype]
             largest = token * (part["batch"] * part["context"]).max()
             if lines and largest >= 4 * formulas.CACHE_BYTES.get(of.device.name, 0.0):
-                self.lines[LinesKey(of.device.name, heads, kv_heads, *kind)] = lines
+                self.measured["lines"][LinesKey(of.device.name, heads, kv_heads, *kind)] = lines
 
     def _experts(self, of: GpuTables) -> None:
         name, table = of.device.name, of.newest("moe", "moe")
@@ -133,17 +116,17 @@ class Kernels:
                 continue
             samples = vllm_experts(table, dtype)
             if len(samples):
-                self.experts[DtypeKey(name, dtype)] = mixtures.experts(
+                self.terms["experts"][DtypeKey(name, dtype)] = mixtures.experts(
                     of.device, dtype, samples, of.source(table)
                 )
                 self._curves(of, dtype, samples, of.source(table))
         if wide := of.newest("moe", "wideep_generation_moe", "sglang"):
             cost = mixtures.masked_experts(of.device, "fp8_block", masked_experts(wide), of.source(wide))
-            self.masked[DtypeKey(name, "fp8_block")] = cost
-        if name in SLOW_FP8 and (stands := self.experts.get(DtypeKey(name, "fp8_block"))):
+            self.terms["masked_experts"][DtypeKey(name, "fp8_block")] = cost
+        if name in SLOW_FP8 and (stands := self.terms["experts"].get(DtypeKey(name, "fp8_block"))):
             source = f"fp8 by blocks stands for fp8 by tensor, whose rows are slow: {stands.origin.source}"
             origin = Origin("assumed", source, stands.origin.range)
-            self.experts[DtypeKey(name, "fp8")] = replace(stands, origin=origin)
+            self.terms["experts"][DtypeKey(name, "fp8")] = replace(stands, origin=origin)
 
     def _curves(self, of: GpuTables, dtype: str, samples: Samples, source: str) -> None:
         origin = Origin("measured", f"{source}; skewed loads, the busiest rank")
@@ -157,7 +140,7 @@ class Kernels:
             if len(part) < 3:
                 continue  # a kernel that failed for most sizes
             order = np.argsort(part["rows"])
-            self.curves[experts] = curve(part["rows"][order], part.seconds[order], origin)
+            self.measured["experts"][experts] = curve(part["rows"][order], part.seconds[order], origin)
 
     def _latent(self, of: GpuTables, attention: AttentionCost, gemm: GemmCost) -> None:
         on, overhead = of.device, attention.overhead_s
@@ -171,21 +154,22 @@ class Kernels:
                 if not len(samples):
                     continue
                 cost = mixtures.latent(on, kv_dtype, overhead, samples, source)
-                self.latent[DtypeKey(on.name, kv_dtype)] = cost
+                self.terms["latent"][DtypeKey(on.name, kv_dtype)] = cost
                 origin = Origin("measured", source, "context 256-131072")
                 for (heads,) in _pairs(samples, "heads"):
                     part = samples.where(samples["heads"] == heads)
                     terms = cost.terms(on, heads, kv_dtype)
                     if lines := mixtures.latent_lines(part, terms, origin):
-                        self.latent_lines[LatentKey(on.name, heads, kv_dtype)] = lines
+                        self.measured["latent"][LatentKey(on.name, heads, kv_dtype)] = lines
         elif table := of.newest("mla", "generation_mla"):
             source = f"{of.source(table)}: the kernel alone"
-            self.latent[DtypeKey(on.name, "bf16")] = mixtures.latent(
+            self.terms["latent"][DtypeKey(on.name, "bf16")] = mixtures.latent(
                 on, "bf16", 0.0, latent_kernel(table), source, FLASHMLA_ROWS
             )
         if table := of.newest("mla", "context_mla"):
             source, samples = f"{of.source(table)}: the kernel alone", vllm_latent_prompts(table)
-            self.latent_prompts[on.name] = mixtures.latent_prompts(on, 0.0, lambda *_: 0.0, samples, source)
+            prompts = mixtures.latent_prompts(on, 0.0, lambda *_: 0.0, samples, source)
+            self.terms["latent_prompts"][on.name] = prompts
         if table := of.newest("mla", "mla_context_module"):
 
             def projections(heads: float, rows: float) -> float:
@@ -196,9 +180,9 @@ class Kernels:
             source = f"{of.source(table)}: the module less its projections by the formula of GEMMs"
             prompts = mixtures.latent_prompts(on, overhead, projections, vllm_latent_prompts(table), source)
             if prompts.origin.errors["held_out_op"] <= MOST_ERROR:
-                self.latent_prompts[on.name] = prompts
+                self.terms["latent_prompts"][on.name] = prompts
         if table := of.newest("mla_bmm", "mla_bmm"):
-            self.batched[on.name] = mixtures.batched(on, vllm_batched(table), of.source(table))
+            self.terms["batched"][on.name] = mixtures.batched(on, vllm_batched(table), of.source(table))
 
     def _exchanges(self, of: GpuTables) -> None:
         on = of.device
@@ -207,7 +191,7 @@ class Kernels:
                 for degree in DEGREES:
                     if len(samples := nccl_collective(table, op, degree)):
                         cost = mixtures.collective(on, degree, samples, of.source(table))
-                        self.collectives[CollectiveKey(on.name, op, degree)] = cost
+                        self.terms["collectives"][CollectiveKey(on.name, op, degree)] = cost
         # Not every version was measured between nodes.
         for table in reversed(of.versions("comm", "wideep_deepep_ll", "sglang")):
             for op in ("dispatch", "combine"):
@@ -215,7 +199,7 @@ class Kernels:
                     if len(samples := deepep_dispatch(table, op, nodes)):
                         source = f"{of.source(table)}, DeepEP's low-latency kernels"
                         ranks = NODE_RANKS.get(on.name, 0) * nodes
-                        self.dispatch[DispatchKey(on.name, op, nodes)] = mixtures.dispatch(
+                        self.terms["dispatch"][DispatchKey(on.name, op, nodes)] = mixtures.dispatch(
                             samples, source, ranks
                         )
 

@@ -18,7 +18,6 @@ from laminabench.catalog.cost_keys import AllReduceKey, DtypeKey, ExpertsKey, Ge
 from laminabench.catalog.cost_terms import (
     AllReduceCost,
     AttentionCost,
-    ExpertCost,
     Float64,
     Origin,
     PromptAttentionCost,
@@ -189,7 +188,12 @@ def cost_set(
         attention={on: _fitted_decode(device, attention) for on, device in by_device.items()},
         prompt_attention={on: _fitted_prompt(device, attention) for on, device in by_device.items()},
         allreduce=allreduce or {},
-        experts={DtypeKey(each.device.name, DTYPE): _fitted_experts(each) for each in of_experts},
+        experts={
+            DtypeKey(each.device.name, DTYPE): mixtures.experts(
+                each.device, DTYPE, _moe(each), f"{SOURCE}: experts of {each.model.name}"
+            )
+            for each in of_experts
+        },
         elementwise={
             on: fitted_elementwise(device, operators, layers_of(on), SOURCE)
             for on, device in by_device.items()
@@ -275,12 +279,6 @@ def _experts(profile: LayerProfile) -> dict[ExpertsKey, Curve]:
         times.append(np.interp(experts, here["active"][order], here.seconds[order]))
     key = ExpertsKey(profile.device.name, DTYPE, model.hidden, of.intermediate, of.top_k, of.count, 1, 1)
     return {key: curve(rows, np.array(times), profile.origin("experts, by those that skewed loads activate"))}
-
-
-def _fitted_experts(profile: LayerProfile) -> ExpertCost:
-    return mixtures.experts(
-        profile.device, DTYPE, _moe(profile), f"{SOURCE}: experts of {profile.model.name}"
-    )
 
 
 def _attention(profile: LayerProfile, degree: int) -> AttentionByShape:

@@ -15,7 +15,7 @@ from laminabench.render.terminal import literal, print_answer, print_sheet
 from laminabench.workflows.plan.effects import gained_by
 from laminabench.workflows.plan.measure import meets
 from laminabench.workflows.plan.reprice import Billed, Front
-from laminabench.workflows.plan.stored import StoredEffect, StoredPlan, StoredPoint
+from laminabench.workflows.plan.stored import Effect, StoredPlan, StoredPoint
 from laminabench.workflows.plan.verdict import includes, verdict_on
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def binds_of(point: StoredPoint, plan: StoredPlan) -> Cell:
     return Cell(first, more=f"then {rest[0]}" if rest else "")
 
 
-def _gains(effect: StoredEffect, plan: StoredPlan) -> str:
+def _gains(effect: Effect, plan: StoredPlan) -> str:
     """Return the gains of a change: of throughput, or of times where a trace's arrivals fix throughput."""
     if plan.mode != "open":
         return f"{effect.throughput_gain:+.1%} tokens/s"
@@ -201,7 +201,7 @@ def _why(console: Console, answer: Answer, winner: Point) -> None:
     assert summary is not None
     tbt_p99_ms = winner.tbt_p99_ms * (1 - first.tbt_p99_gain)
     beyond = ", over the limit" if tbt_p99_ms > answer.question.slo_tbt_p99_ms else ""
-    sooner = "" if first.ttft_p99_gain is None else f", {-first.ttft_p99_gain:+.1%} TTFT p99"
+    sooner = f", {-first.ttft_p99_gain:+.1%} TTFT p99" if isinstance(first.ttft_p99_gain, float) else ""
     console.print(
         f"\n[bold]{first.resource}[/bold] binds: a tenth more of it alone gives "
         f"{first.throughput_gain:+.1%} tokens/s, {-first.tbt_p99_gain:+.1%} TBT p99{beyond}{sooner}"
@@ -231,10 +231,10 @@ def _prices(console: Console, answer: Answer) -> None:
     console.print("\n[bold]prices[/bold], one changed by 10 % at a time")
     by_device: dict[str, list[str]] = {}
     for price in answer.prices:
-        candidate = literal(str(price.winner.candidate))
+        candidate = literal(price.winner)
         winner = "same winner" if price.stays else f"[bold]{candidate}[/bold] wins"
         by_device.setdefault(price.device, []).append(
-            f"at ${price.usd_each_per_hour:.2f} {winner}, ${price.winner.usd_per_million_tokens:.3f}/M"
+            f"at ${price.usd_each_per_hour:.2f} {winner}, ${price.usd_per_million_tokens or 0:.3f}/M"
         )
     width = max(map(len, by_device))
     for device, changes in by_device.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from laminabench.catalog.deployment import Deployment, parse_deployment
 from laminabench.catalog.families import load_models
@@ -68,16 +68,8 @@ def in_dtype(shape: ModelShape, dtype: str | None) -> ModelShape:
     return replace(shape, window=None)
 
 
-class LocalChoices(TypedDict):
-    """The fields of a LocalSetup."""
-
-    model: ModelShape
-    source: str
-    deployment: Deployment
-
-
-def looked_up(request: ReplayRequest) -> LocalChoices:
-    """Return what a settled request names."""
+def looked_up(request: ReplayRequest) -> dict[str, Any]:
+    """Return what a settled request names: the fields of a LocalSetup."""
     assert request.model
     assert request.deployment
     devices = priced_devices(request.price, request.price_basis, request.power)

@@ -105,6 +105,12 @@ class Setup:
     split_kernels: SplitKernels | None = None
 
     @property
+    def attention(self) -> Workers:
+        """The attention workers of a deployment that has some."""
+        assert self.deployment.attention is not None
+        return self.deployment.attention
+
+    @property
     def fuses(self) -> bool:
         """Whether kernels of split systems are used."""
         return self.wire != "bf16" or self.expert_kernel is not None
@@ -122,8 +128,7 @@ def kernel_rows(setup: Setup) -> list[JsonObject]:
     """Return the kernels of split systems that the deployment uses, as rows next to the coefficients."""
     if not setup.fuses:
         return []
-    both = (setup.deployment.model, setup.deployment.attention)
-    devices = dict.fromkeys(each.device for each in both if each)
+    devices = dict.fromkeys(each.device for each in setup.deployment.parts)
     return [row for device in devices for row in setup.kernels(device).rows(device)]
 
 
@@ -133,9 +138,7 @@ def with_split_kernels(setup: Setup) -> Setup:
         return setup
     model, kernel, costs = setup.model, setup.expert_kernel, setup.costs
     small, _ = model.elementwise()
-    for device in dict.fromkeys(
-        each.device for each in (setup.deployment.model, setup.deployment.attention) if each
-    ):
+    for device in dict.fromkeys(each.device for each in setup.deployment.parts):
         costs = with_split_products(costs, device, setup.kernels(device), kernel, small, model.hidden)
     if kernel and kernel in EXPERT_DTYPES:
         if model.experts is None:
@@ -437,15 +440,26 @@ def link_rate(setup: Setup, model_workers: int) -> float:
 
     Every worker has a NIC of its own, and a transfer uses as many links as the smaller side has.
     """
-    attention = setup.deployment.attention
-    assert attention is not None
-    nic = min(setup.deployment.model.device.nic_bytes_per_s, attention.device.nic_bytes_per_s)
-    return min(model_workers, attention.count) * setup.network.on(nic).bandwidth_bytes_per_s
+    nic = min(setup.deployment.model.device.nic_bytes_per_s, setup.attention.device.nic_bytes_per_s)
+    return min(model_workers, setup.attention.count) * setup.network.on(nic).bandwidth_bytes_per_s
 
 
 def measured_rows(sources: Sequence[JsonObject], on: Device) -> list[JsonObject]:
     """Return a cost set's sources that are times of their own, as rows next to the coefficients."""
     return [{**row, "device": on.name} for row in sources if not str(row["priced_by"]).startswith("formula")]
+
+
+def split_rows(
+    setup: Setup, *sides: tuple[Device, Sequence[JsonObject], Sequence[JsonObject]]
+) -> list[JsonObject]:
+    """Return the rows of a deployment of two sides: of each its device, sources, and coefficients."""
+    return [
+        *(row for on, sources, _ in sides for row in measured_rows(sources, on)),
+        *({**row, "device": on.name} for on, _, rows in sides for row in rows),
+        *kernel_rows(setup),
+        {"term": "network", **asdict(setup.network)},
+        *assumptions(setup),
+    ]
 
 
 def assumptions(setup: Setup) -> list[JsonObject]:

@@ -253,15 +253,16 @@ def write_goldens(
             changed.append(verdict.case)
             continue
         golden, now = goldens[verdict.case], results[verdict.case][0]
-        if verdict.status != "same" or golden is None or _differ(golden, now):
+        # Unchanged metrics may nevertheless have been obtained from different inputs.
+        if (
+            golden is None
+            or verdict.status != "same"
+            or golden.metrics.keys() != now.metrics.keys()
+            or inputs_differ(golden.facts, now.facts)
+        ):
             write_golden(file.goldens, verdict.case, now)
             changed.append(verdict.case)
     return changed
-
-
-def _differ(golden: Obtained, now: Obtained) -> bool:
-    """Return whether unchanged metrics were nevertheless obtained from different inputs."""
-    return golden.metrics.keys() != now.metrics.keys() or inputs_differ(golden.facts, now.facts)
 
 
 def same_host(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

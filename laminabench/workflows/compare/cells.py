@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import NamedTuple
 
 from msgspec import structs
@@ -42,7 +42,7 @@ from laminabench.workflows.compare.spec import (
     price_of,
     storage_types,
 )
-from laminabench.workflows.replay import Replayed, ReplayRequest, replay
+from laminabench.workflows.replay import ReplayRequest, replay
 from laminabench.workflows.verdict import DefaultKernels, prices_of
 
 
@@ -183,7 +183,7 @@ class Cell:
 
     def _curves(self) -> dict[str, Json]:
         return {
-            "curves": {each.system: [point.describe() for point in each.points] for each in self.curves},
+            "curves": {each.system: [asdict(point) for point in each.points] for each in self.curves},
             "errors": self.errors,
         }
 
@@ -248,7 +248,7 @@ def cell(
     for name, each in chosen.items():
         key = name, each.setup, each.routed, requests
         if key not in done:
-            replayed = _replayed(fitting, name, each, spec)
+            replayed = replay(fitting, name, each.setup, spec.workload, each.routed)
             run = run_of(name, each, spec, costs, stored, fitting, replayed) if stored else None
             done[key] = replayed.summary, run
     results = {name: done[name, each.setup, each.routed, requests] for name, each in chosen.items()}
@@ -265,7 +265,10 @@ def cell(
         costs=costs.name,
         reading=spec.reading,
         hosts={name: host_of(each.setup) for name, each in chosen.items()},
-        limits={name: _most_requests(name, each.setup) for name, each in chosen.items()},
+        limits={
+            name: each.setup.max_num_seqs or system(name).most_requests(each.setup.deployment)
+            for name, each in chosen.items()
+        },
         errors={name: accuracy_of(name, each.setup).error for name, each in chosen.items()},
         devices={name: prices_of(each.routed.instances) for name, each in chosen.items()},
         other=other,
@@ -291,14 +294,6 @@ def cell(
 
 def _devices(some: Mapping[str, Deployed]) -> list[Device]:
     return [part.device for each in some.values() for setup in each.kinds for part in setup.deployment.parts]
-
-
-def _most_requests(name: str, setup: Setup) -> int:
-    return setup.max_num_seqs or system(name).most_requests(setup.deployment)
-
-
-def _replayed(trace: Trace, name: str, on: Deployed, spec: ComparisonSpec) -> Replayed:
-    return replay(trace, name, on.setup, spec.workload, on.routed)
 
 
 class View(NamedTuple):
@@ -411,7 +406,7 @@ def _served(name: str, on: Deployed, spec: ComparisonSpec, trace: Trace) -> tupl
     fitting = fitting_everywhere(trace, {name: on})
     if len(fitting) < len(on.routed.instances):
         return 0, 0.0
-    summary = _replayed(fitting, name, on, spec).summary
+    summary = replay(fitting, name, on.setup, spec.workload, on.routed).summary
     key = "slo.goodput_requests_per_s" if spec.workload.slo_ttft_ms else "throughput_tokens_per_s"
     return len(fitting), number_at(summary, key) or 0.0
 

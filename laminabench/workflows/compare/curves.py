@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from laminabench.systems.modelled.setup import Setup
 from laminabench.systems.registry import prepare, system
 from laminabench.traces.table import Trace, TraceMeta
 from laminabench.util.errors import UserError
-from laminabench.util.json import Json
 
 # Points that cost more than so many times the curve's cheapest are of no use to a buyer.
 RANGE = 8.0
@@ -36,9 +35,6 @@ class CurvePoint:
     dollars_per_million: float
     tokens_per_s: float
     requests: int  # of the trace, evenly spaced
-
-    def describe(self) -> dict[str, Json]:
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,10 +19,9 @@ from laminabench.catalog.host import parse_host
 from laminabench.catalog.models import ModelShape
 from laminabench.catalog.network import Network, parse_network
 from laminabench.requests.compare import BOTH, MODELS, NEITHER, TOLERANCE, TRACES, CompareRequest
-from laminabench.requests.replay import FIELDS, ReplayRequest
+from laminabench.requests.replay import ReplayRequest
 from laminabench.systems.modelled.prepared import QUEUE, ROUTER, prefill_workers, prompt_budget
-from laminabench.systems.modelled.system import COMPUTED
-from laminabench.systems.registry import MODULES, system
+from laminabench.systems.registry import MODULES, require_prefill, system
 from laminabench.systems.router import require_known, require_prefixes, require_several
 from laminabench.traces.table import Trace
 from laminabench.util.errors import UserError
@@ -218,15 +217,8 @@ def _spec(request: CompareRequest, systems: tuple[str, ...], cost_sets: Sequence
 
 def _require_prompts(request: ReplayRequest, systems: tuple[str, ...]) -> None:
     """Raise a UserError for a system that computes no prompts, and for options that have no effect then."""
-    if request.prefill in (None, "off"):
-        for name in ("slo_ttft_ms", "max_batched_tokens"):
-            if request.is_set(name):
-                raise UserError(
-                    "replay-flag-unused",
-                    f"{FIELDS[name].flag} is for replays that compute prompts; add --prefill {COMPUTED}",
-                )
-        return
-    for each in systems:
+    require_prefill(request)
+    for each in systems if request.prefill not in (None, "off") else ():
         if "prefill" not in system(each).TAKES:
             raise UserError(
                 "system-no-prompts",

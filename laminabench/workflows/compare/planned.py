@@ -131,15 +131,6 @@ class Load:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """A comparison of the deployments that were chosen: a cell for every load that the base serves."""
-
-    plan: Plan
-    loads: list[Load]
-    cells: list[Cell]
-
-
 def planned(
     request: CompareRequest,
     listener: Listener,
@@ -147,10 +138,11 @@ def planned(
     *,
     stored: bool,
     with_curves: bool,
-) -> Planned:
+) -> tuple[Plan, list[Cell], tuple[Load, ...]]:
     """Choose each system's deployment, and replay them, with `stored` as Runs.
 
-    Curves are of the last load: of saturated deployments, where there are such.
+    Cells are of the loads that the base serves. Curves are of the last one: of saturated deployments, where
+    there are such.
     """
     replay = structs.replace(request.replay, **request.limits())
     trace = traces[0] if traces else load(structs.replace(replay, trace=request.trace[0]), listener)
@@ -161,7 +153,7 @@ def planned(
     plan = Plan(request, base, serving[0].spec(), [], [], {}, [loads[0].plan.model], [trace])
     common = plan.replay if stored else None
     cells = [each.cell(trace, common, with_curves=with_curves and each is serving[-1]) for each in serving]
-    return Planned(plan, loads, cells)
+    return plan, cells, tuple(loads)
 
 
 def choose(request: CompareRequest, trace: Trace, listener: Listener) -> list[Load]:

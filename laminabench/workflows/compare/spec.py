@@ -124,9 +124,8 @@ class ComparisonSpec:
     network: Network | None = None  # each paper's own, if None
     hosts: Mapping[str, HostCost] = field(default_factory=dict)  # the cost set's, where none is given
     host_async: tuple[str, ...] = ()  # whose host works behind the devices
-    max_num_seqs: Mapping[str, int] = field(
-        default_factory=dict
-    )  # the era's or each one's own, where none is given
+    # The era's or each one's own, where none is given.
+    max_num_seqs: Mapping[str, int] = field(default_factory=dict)
     admission: Admission | None = None  # default: that of prompts
     prompt_budget: int = 0  # tokens in an iteration; 0 where no prompts are computed
     prefill: Workers | None = None  # devices for prompts, which every deployment gets

@@ -13,7 +13,7 @@ from laminabench.systems.modelled.prepared import Routed, replay_on
 from laminabench.systems.registry import system
 from laminabench.util.errors import CheckFailedError, UserError
 from laminabench.util.json import to_json
-from laminabench.workflows.plan.effects import Effect, bindings
+from laminabench.workflows.plan.effects import bindings
 from laminabench.workflows.plan.measure import (
     Point,
     best_of_each,
@@ -29,6 +29,7 @@ from laminabench.workflows.plan.measure import (
 )
 from laminabench.workflows.plan.question import Candidate, Question
 from laminabench.workflows.plan.search import PRICE_CHANGE, SearchResult, search
+from laminabench.workflows.plan.stored import Effect, Repriced
 from laminabench.workflows.verdict import DefaultKernels
 
 # Candidates of an open replay without prompts among which the whole front is searched for.
@@ -45,9 +46,8 @@ class Answer:
     winner: Point | None
     nearest: Point | None
     summary: Summary | None  # of the winner's replay
-    binds: Mapping[
-        Point, list[Effect]
-    ]  # of all on the front, perhaps of candidates that would be there at other prices
+    # Of all on the front, perhaps of candidates that would be there at other prices.
+    binds: Mapping[Point, list[Effect]]
     prices: list[Repriced]
     other: DefaultKernels  # of the cheapest of each system
     without_prompts: Point | None = None  # the winner where prompts are there already
@@ -77,8 +77,8 @@ class Answer:
             "front": [self.row_of(each) for each in self.front],
             "replayed": [self.row_of(each) for each in self.search.points],
             "summary": None if self.summary is None else to_json(self.summary),
-            "binds": [each.row() for each in self.effects],
-            "prices": [each.row() for each in self.prices],
+            "binds": [to_json(each) for each in self.effects],
+            "prices": [to_json(each) for each in self.prices],
             **({"prompts": prompts} if self.question.prompts else {}),
             "search": {
                 "considered": self.search.considered,
@@ -94,7 +94,7 @@ class Answer:
         return {
             **point.row(),
             "assumed_devices": list(point.candidate.borrowed(self.question.costs)),
-            "binds": None if effects is None else [each.row() for each in effects],
+            "binds": None if effects is None else [to_json(each) for each in effects],
         }
 
 
@@ -159,11 +159,6 @@ def _summary(question: Question, point: Point) -> Summary:
     return replayed.summary
 
 
-def require_possible(result: Answer) -> None:
-    """Raise a UserError if no candidate could even be replayed: none fits the longest request."""
-    require_replayed(result.question, result.search)
-
-
 def require_replayed(question: Question, result: SearchResult) -> None:
     """Raise a UserError if none of the candidates fits the longest request."""
     counts = result.counts
@@ -207,25 +202,6 @@ def unmet(question: Question, result: SearchResult) -> CheckFailedError:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Repriced:
-    device: str
-    change: float  # 0.1 is 10 % more
-    usd_each_per_hour: float
-    winner: Point
-    stays: bool
-
-    def row(self) -> dict[str, object]:
-        return {
-            "device": self.device,
-            "change": self.change,
-            "usd_each_per_hour": self.usd_each_per_hour,
-            "winner": str(self.winner.candidate),
-            "stays": self.stays,
-            "usd_per_million_tokens": self.winner.usd_per_million_tokens,
-        }
-
-
 def repriced(points: Sequence[Point], slo_tbt_p99_ms: float) -> Iterator[Repriced]:
     """Return winners with each price a tenth lower and higher; none if nothing meets the limit.
 
@@ -246,7 +222,14 @@ def repriced(points: Sequence[Point], slo_tbt_p99_ms: float) -> Iterator[Reprice
             new_usd = usd * (1 + change)
             changed = [(_at(each, device, new_usd), each) for each in meeting]
             now, before = min(changed, key=lambda pair: order(pair[0]))
-            yield Repriced(device, change, new_usd, now, before is best)
+            yield Repriced(
+                device=device,
+                change=change,
+                usd_each_per_hour=new_usd,
+                winner=str(now.candidate),
+                stays=before is best,
+                usd_per_million_tokens=now.usd_per_million_tokens,
+            )
 
 
 def _at(point: Point, device: str, usd_per_hour: float) -> Point:

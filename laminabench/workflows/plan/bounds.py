@@ -5,6 +5,7 @@ docs/plan.md derives every line of this; tests hold it to what replays come to.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,14 +14,15 @@ import numpy as np
 from laminabench.analysis.window import FEWEST_MOMENTS
 from laminabench.sim.spec import Float64, Mode, PromptPool, Spec, Timing
 from laminabench.workflows.plan.demand import Demand
-from laminabench.workflows.plan.prompt_bounds import least_with_prompts, path_lines, ttft_p99
-from laminabench.workflows.plan.prompt_demand import LEFT_OUT
-from laminabench.workflows.plan.tables import Tables, below, tables_of, tables_of_costs
+from laminabench.workflows.plan.prompt_demand import LEFT_OUT, PromptDemand, Work
+from laminabench.workflows.plan.tables import Line, PromptTables, Tables, below, tables_of, tables_of_costs
 
 # Tables are rounded to ticks, layer by layer: far less than this.
 ROUNDING = 1 - 1e-6
 # Each starts from a better idea of the batch; all are bounds, and the third adds next to nothing.
 LOOKS = 3
+# Lines of prompts that are tried: near so many rows, and near all that an iteration has.
+NEAR_ROWS = (64, 256, 1024)
 Why = Literal["does_not_fit", "too_small", "falls_behind"]
 
 
@@ -239,3 +241,50 @@ def _mean_at_least(chain: Float64, gaps: float, reading: float, time_s: float, l
             return float("inf")
         least_s = max(least_s, line.base / (1 - load))
     return least_s
+
+
+def path_lines(prompts: PromptTables, requests: int) -> Iterator[Line]:
+    """Return some points below the path: which one is best depends on the prompts."""
+    for rows in {min(near, prompts.budget) for near in (*NEAR_ROWS, requests, prompts.budget)}:
+        yield below(prompts.path, rows, through_zero=True)
+
+
+def least_with_prompts(tables: Tables, cycles: float, tokens: float, read: float, work: Work) -> float:
+    """Return the least seconds of so many cycles that make so many tokens, and compute these prompts.
+
+    The tokens read so many KV tokens; the prompts' rows share iterations with those of the tokens.
+    """
+    prompts = tables.prompts
+    assert prompts is not None
+    rows, made = tokens + work.rows, tokens + work.prompts
+    iterations = max(cycles, rows / prompts.budget)
+    if iterations <= 0:
+        return 0.0
+
+    def spent(table: Float64) -> float:
+        line = below(table, rows / iterations, through_zero=True)
+        return line.base * iterations + line.per_request * rows
+
+    attention = prompts.chunks(work) + tables.per_token * read
+    if cycles > 0:
+        line = below(tables.attention, tokens / cycles, through_zero=True)
+        attention += line.base * cycles + line.per_request * tokens
+    head = prompts.head * made
+    host = prompts.host_fixed * iterations + prompts.host_each * made
+    return max(
+        (spent(prompts.path) + head + host + attention) / tables.batches,
+        (spent(prompts.model) + head) / tables.replicas,
+        (spent(prompts.attention) + attention) / tables.attentions,
+        cycles * float(tables.chain.min()),
+    )
+
+
+def ttft_p99(prompts: PromptTables, demand: PromptDemand) -> float:
+    """Bound TTFT as if each request had an empty cluster."""
+    rows, pairs = demand.own
+    chunks = np.ceil(rows / prompts.budget)
+    lines = path_lines(prompts, 1)
+    path = np.max([line.base * chunks + line.per_request * rows for line in lines], axis=0)
+    each = path + chunks * (prompts.fixed + prompts.host_fixed + prompts.host_each) + prompts.head
+    each += prompts.per_row * rows + prompts.per_pair * pairs
+    return float(np.sort(each)[-(-99 * len(each) // 100) - 1])

@@ -51,9 +51,8 @@ class Demand:
     # The most that requests lack which together retain so many tokens.
     missing_tokens: FractionalKnapsack
     missing_kv: FractionalKnapsack  # final length times tokens
-    late: tuple[
-        float, float
-    ]  # tokens, and final length times tokens, of the hundredth of requests that have the most of each
+    # Tokens, and final length times tokens, of the hundredth of requests that have the most of each.
+    late: tuple[float, float]
     last_tokens: float  # of requests that come so late that they may still wait when the last one comes
     dense_charged: FractionalKnapsack  # beyond the mean, to bound a mean that they are missing from
     dense_read: FractionalKnapsack

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
 import numpy as np
+from msgspec import UNSET, UnsetType
 
 from laminabench.catalog.deployment import Workers
 from laminabench.catalog.hardware import Device
@@ -17,6 +18,7 @@ from laminabench.util.parallel import spread
 from laminabench.workflows.plan.measure import Point, measure
 from laminabench.workflows.plan.question import Question
 from laminabench.workflows.plan.stages import jobs_for
+from laminabench.workflows.plan.stored import Effect
 
 # A tenth more of what one has, or a tenth more speed.
 BETTER = 1.1
@@ -31,26 +33,6 @@ Gain = Literal["throughput_gain", "tbt_p99_gain", "ttft_p99_gain"]
 Value = TypeVar("Value", Timing, PromptTiming, PromptPool, Device, Network)
 
 
-@dataclass(frozen=True, slots=True)
-class Effect:
-    """The effect of a tenth more of one resource alone."""
-
-    resource: str
-    throughput_gain: float  # a share: 0.04 is 4 % more tokens a second
-    tbt_p99_gain: float  # how much shorter: 0.04 is 4 % less
-    ttft_p99_gain: float | None = None  # likewise, where prompts are computed
-
-    def row(self) -> dict[str, object]:
-        """Return the row for --json. Elasticity: percent gained for each percent more of the resource."""
-        return {
-            "resource": self.resource,
-            "throughput_gain": self.throughput_gain,
-            "elasticity": self.throughput_gain / (BETTER - 1),
-            "tbt_p99_gain": self.tbt_p99_gain,
-            **({} if self.ttft_p99_gain is None else {"ttft_p99_gain": self.ttft_p99_gain}),
-        }
-
-
 def effects(question: Question, point: Point) -> list[Effect]:
     """Return the effects of the candidate's resources, the most helpful first."""
     helpful = []
@@ -58,10 +40,18 @@ def effects(question: Question, point: Point) -> list[Effect]:
         spec = replace(one, copies=one.copies * point.candidate.instances)
         better = measure(question, question.trace, point.candidate, spec)
         rate = better.tokens_per_s / point.tokens_per_s - 1
-        sooner = None
+        sooner: float | UnsetType = UNSET
         if point.ttft_p99_ms and better.ttft_p99_ms is not None:
             sooner = 1 - better.ttft_p99_ms / point.ttft_p99_ms
-        helpful.append(Effect(resource, rate, 1 - better.tbt_p99_ms / point.tbt_p99_ms, sooner))
+        helpful.append(
+            Effect(
+                resource=resource,
+                throughput_gain=rate,
+                elasticity=rate / (BETTER - 1),
+                tbt_p99_gain=1 - better.tbt_p99_ms / point.tbt_p99_ms,
+                ttft_p99_gain=sooner,
+            )
+        )
     gained = gained_by(question, point)
     return sorted(helpful, key=lambda each: -(getattr(each, gained) or 0.0))
 

@@ -26,7 +26,7 @@ from laminabench.traces.table import Trace
 from laminabench.util.errors import UserError
 from laminabench.util.progress import Listener
 from laminabench.util.suggest import nearest
-from laminabench.workflows.plan.answer import Answer, answer
+from laminabench.workflows.plan.answer import Answer, answer, require_replayed
 from laminabench.workflows.plan.measure import cluster
 from laminabench.workflows.plan.question import (
     MOST_INSTANCES,
@@ -165,10 +165,10 @@ class ResolvedPlan:
         return affordable(question, self.systems, self.devices, self.limits, prompts)
 
     def answer(self, question: Question, listener: Listener, *, at_any_price: bool = False) -> Answer:
-        """Search for the answer of one question."""
+        """Search for the answer of one question; a UserError if no candidate fits the longest request."""
         candidates = self.candidates(question)
         with listener.progress(f"searching with {question.costs.name}", unit="candidates") as report:
-            return answer(
+            result = answer(
                 question,
                 candidates,
                 exhaustive=bool(self.request.exhaustive),
@@ -176,6 +176,8 @@ class ResolvedPlan:
                 jobs=self.request.jobs,
                 report=report,
             )
+        require_replayed(question, result.search)
+        return result
 
     def describe(self, trace: Trace) -> dict[str, object]:
         """Return the plan for --json."""

@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from time import perf_counter
 
 from laminabench.workflows.plan.bounds import Bound
@@ -106,11 +105,6 @@ class Search:
             self.try_out(some, self.question.slo)
             size = min(2 * size, LARGEST_ROUND)
 
-    def find_best_of_each(self) -> None:
-        """Replay until the cheapest of every system is known, at these prices."""
-        for name in dict.fromkeys(each.system for each in self.candidates):
-            self.find_winner(name, reach=1.0)
-
     def find_nearest(self, some: Iterable[int]) -> None:
         """Replay the best bounds first until none left could be nearer, where nothing meets the limits."""
         left = [i for i in some if i not in self.exact]
@@ -190,16 +184,14 @@ def search_each(
     total, results, done = sum(map(len, groups)), list[SearchResult](), 0
     with team(stage_of(question), total, jobs) as several:
         for group in groups:
-            run = Search(several, group, partial(_report_from, report, done, total), reach=1.0)
+
+            def part(some: int, _: int, before: int = done) -> None:
+                report(before + some, total)
+
+            run = Search(several, group, part, reach=1.0)
             results.append(_searched(run, winner_only=True))
             done += len(group)
     return results
-
-
-def _report_from(report: Callable[[int, int], None], before: int, total: int, done: int, of: int) -> None:
-    """Report the progress of a part of a search."""
-    del of
-    report(before + done, total)
 
 
 def _searched(run: Search, *, exhaustive: bool = False, winner_only: bool) -> SearchResult:
@@ -247,7 +239,9 @@ def _decided(run: Search, *, winner_only: bool) -> Counter[str]:
         run.find_nearest(run.bounds)
     if winner_only:
         return +run.not_replayed("dearer")
-    run.find_best_of_each()
+    # Until the cheapest of every system is known, at these prices.
+    for name in dict.fromkeys(each.system for each in run.candidates):
+        run.find_winner(name, reach=1.0)
     return _find_front(run)
 
 

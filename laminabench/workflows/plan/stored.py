@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from laminabench.runs.documents import Kind, read
 from laminabench.runs.format import sealed
@@ -25,13 +26,14 @@ from laminabench.util.version import __version__, describe, git_commit
 PLAN = Kind("plan", "laminabench plan", "plan.json", "laminabench plan", 1)
 
 
-class StoredEffect(Facts, frozen=True, kw_only=True):
+class Effect(Facts, frozen=True, kw_only=True):
     """The effect of a tenth more of one resource alone; shares."""
 
     resource: str
-    throughput_gain: float
-    tbt_p99_gain: float
-    ttft_p99_gain: float | None = None
+    throughput_gain: float  # 0.04 is 4 % more tokens a second
+    elasticity: float = 0.0  # percent gained for each percent more of the resource
+    tbt_p99_gain: float  # how much shorter: 0.04 is 4 % less
+    ttft_p99_gain: float | UnsetType | None = UNSET  # likewise, where prompts are computed
 
 
 class StoredPoint(Facts, frozen=True, kw_only=True):
@@ -55,7 +57,7 @@ class StoredPoint(Facts, frozen=True, kw_only=True):
     ttft_p50_ms: float | None = None
     ttft_p99_ms: float | None = None
     assumed_devices: tuple[str, ...] = ()
-    binds: list[StoredEffect] | None = None  # None where it was not worked out
+    binds: list[Effect] | None = None  # None where it was not worked out
 
     def meets(self, slo_tbt_p99_ms: float) -> bool:
         """Return whether the stored point meets the limit; see `measure.meets`."""
@@ -79,11 +81,11 @@ class StoredSearch(Facts, frozen=True, kw_only=True):
     counts: dict[str, int]
 
 
-class StoredRepriced(Facts, frozen=True, kw_only=True):
+class Repriced(Facts, frozen=True, kw_only=True):
     """The winner at one other price."""
 
     device: str
-    change: float
+    change: float  # 0.1 is 10 % more
     usd_each_per_hour: float
     winner: str
     stays: bool
@@ -95,7 +97,7 @@ class StoredAnswer(Facts, frozen=True, kw_only=True):
 
     costs: str
     replayed: list[StoredPoint]
-    prices: tuple[StoredRepriced, ...] = ()
+    prices: tuple[Repriced, ...] = ()
     search: StoredSearch
 
 

@@ -121,7 +121,9 @@ def run(
     began = time.perf_counter()
     request.require_valid()
     if request.directory:
-        _require_replaceable(Path(request.directory))
+        from laminabench.runs.write import check_replaceable
+
+        check_replaceable(Path(request.directory))
     prepared = prepare(request, listener)
     if trace is None:
         trace = load(request, listener)
@@ -182,12 +184,6 @@ def _directory(prepared: Prepared, trace: Trace) -> Path:
     if request.directory:
         return Path(request.directory)
     return free_directory(f"{trace.meta.name}-{request.system}-{prepared.model.name}")
-
-
-def _require_replaceable(directory: Path) -> None:
-    from laminabench.runs.write import check_replaceable
-
-    check_replaceable(directory)
 
 
 def _journal(

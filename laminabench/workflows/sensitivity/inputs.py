@@ -20,7 +20,7 @@ from laminabench.workflows.sensitivity.speeds import attention_span, gemm_span
 
 # A number in its input's unit, or one of several choices.
 Value = float | str
-Change = Callable[[Deployed, Value], Deployed]
+Change = Callable[[Deployed, Any], Deployed]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,19 +90,6 @@ def _ranged(
     )
 
 
-def _chosen(
-    name: str,
-    title: str,
-    of: tuple[str, ...],
-    here: str,
-    others: tuple[str, ...],
-    source: str,
-    change: Change,
-) -> Input:
-    """Return an input with a fixed set of choices."""
-    return Input(name, title, of, here, others, source, "choice", change)
-
-
 # Prices
 
 
@@ -114,7 +101,7 @@ def _price(device: Device, known: Range) -> Input:
     return _ranged(f"price_{name}", f"price of {name}", (), price.usd, known, span, change)
 
 
-def _repriced(device: str, on: Deployed, usd: Value) -> Deployed:
+def _repriced(device: str, on: Deployed, usd: float) -> Deployed:
     def changed(one: Deployment) -> Deployment:
         parts = {
             name: replace(part, device=replace(part.device, override_usd_per_hour=usd))
@@ -141,12 +128,13 @@ def _of_host(name: str, setup: Setup, ranges: Mapping[str, Range]) -> Iterator[I
     yield replace(per_step, here=_in_words(host)) if host.per_request_s or host.gap_s else per_step
     if not (host.per_step_s or host.per_request_s):
         return  # there is nothing to work at
-    yield _chosen(
+    yield Input(
         f"host_async_{name}",
         f"host of {name} works",
         (name,),
         *_swapped("behind the devices", "between steps", first=setup.host_async),
         "vLLM's --async-scheduling of 2025 has it behind the devices; engines before had it between steps",
+        "choice",
         _hosted_behind,
     )
 
@@ -165,14 +153,13 @@ def _swapped(yes: str, no: str, *, first: bool) -> tuple[str, tuple[str, ...]]:
     return (yes, (no,)) if first else (no, (yes,))
 
 
-def _hosted(on: Deployed, ms: Value) -> Deployed:
+def _hosted(on: Deployed, ms: float) -> Deployed:
     """Set the host's whole time, as in an era: nothing is added for each request."""
-    assert not isinstance(ms, str)
     host = HostCost(ms / 1e3, 0.0, Origin("assumed", "a value of its range"))
     return _set(on, costs=with_host(on.setup.costs, host))
 
 
-def _hosted_behind(on: Deployed, where: Value) -> Deployed:
+def _hosted_behind(on: Deployed, where: str) -> Deployed:
     return _set(on, host_async=where == "behind the devices")
 
 
@@ -190,13 +177,11 @@ def _of_network(of: tuple[str, ...], setup: Setup, ranges: Mapping[str, Range]) 
     yield _ranged("nic", "network bandwidth", of, bandwidth, nic, nic.of("any"), _linked)
 
 
-def _with_rtt(on: Deployed, us: Value) -> Deployed:
-    assert not isinstance(us, str)
+def _with_rtt(on: Deployed, us: float) -> Deployed:
     return _set(on, network=replace(on.setup.network, rtt_s=us / 1e6))
 
 
-def _linked(on: Deployed, gb_per_s: Value) -> Deployed:
-    assert not isinstance(gb_per_s, str)
+def _linked(on: Deployed, gb_per_s: float) -> Deployed:
     return _set(on, network=replace(on.setup.network, bandwidth_bytes_per_s=gb_per_s * 1e9))
 
 
@@ -224,8 +209,7 @@ def _of_speed(chosen: Mapping[str, Deployed], known: Range) -> Iterator[Input]:
         yield _ranged(f"{work}_{name}", title, tuple(of), 1.0, known, span, change)
 
 
-def _faster(work: str, device: Device, on: Deployed, times: Value) -> Deployed:
-    assert not isinstance(times, str)
+def _faster(work: str, device: Device, on: Deployed, times: float) -> Deployed:
     change = gemms_faster if work == "gemm" else attention_faster
     return _set(on, costs=change(on.setup.costs, device, times))
 
@@ -239,7 +223,7 @@ def _sequences(name: str, setup: Setup, known: Range) -> Input:
     return _ranged(f"max_num_seqs_{name}", title, (name,), here, known, span, _limited)
 
 
-def _limited(on: Deployed, requests: Value) -> Deployed:
+def _limited(on: Deployed, requests: float) -> Deployed:
     return _set(on, max_num_seqs=int(requests))
 
 
@@ -254,13 +238,12 @@ def _of_memory(name: str, setup: Setup, ranges: Mapping[str, Range]) -> Iterator
     yield _ranged(f"working_{name}", title, (name,), here, working, working.of(name), _working)
 
 
-def _using(on: Deployed, share: Value) -> Deployed:
+def _using(on: Deployed, share: float) -> Deployed:
     return _set(on, gpu_memory_utilization=share)
 
 
-def _working(on: Deployed, gb: Value) -> Deployed:
+def _working(on: Deployed, gb: float) -> Deployed:
     """Return the deployment with so much less, or more, memory in use."""
-    assert not isinstance(gb, str)
     setup = on.setup
     device = (setup.deployment.attention or setup.deployment.model).device
     more = (gb * 1e9 - _working_bytes(setup)) / device.memory_bytes
@@ -276,31 +259,33 @@ def _working_bytes(setup: Setup) -> float:
 
 def _of_policy(chosen: Mapping[str, Deployed]) -> Iterator[Input]:
     setups = [on.setup for on in chosen.values()]
-    yield _chosen(
+    yield Input(
         "admission",
         "KV is taken",
         tuple(chosen),
         *_swapped("at once", "as it grows", first=setups[0].admission == "reserve"),
         "both exist: vLLM's grows, with preemption; the papers do not say",
+        "choice",
         _admitted,
     )
     for name, on in chosen.items():
         implementation, layout = system(name), on.setup.deployment.model.layout
         if "batches" in implementation.TAKES and (layout is None or layout.pp == 1):  # else as many as stages
-            yield _chosen(
+            yield Input(
                 f"batches_{name}",
                 f"{name} rotates",
                 (name,),
                 "2 batches",
                 ("1 batch", *(f"{n} batches" for n in range(3, implementation.MOST_BATCHES + 1))),
                 "the papers have two batches, and describe one and more",
+                "choice",
                 _rotating,
             )
 
 
-def _admitted(on: Deployed, how: Value) -> Deployed:
+def _admitted(on: Deployed, how: str) -> Deployed:
     return _set(on, admission="reserve" if how == "at once" else "grow")
 
 
-def _rotating(on: Deployed, batches: Value) -> Deployed:
-    return _set(on, batches=int(str(batches).split()[0]))
+def _rotating(on: Deployed, batches: str) -> Deployed:
+    return _set(on, batches=int(batches.split(maxsplit=1)[0]))

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from laminabench.catalog.families import load_models
-from laminabench.systems.live.lamina import serve_journal
+from laminabench.runs.journal import Journal
 from laminabench.systems.live.lamina.checks import check
 from laminabench.systems.live.lamina.memory import free_bytes, kv_of_each
 from laminabench.systems.live.lamina.setup import LiveSetup
@@ -23,10 +24,13 @@ from laminabench.util.shutdown import end_at_once
 
 if TYPE_CHECKING:
     from lamina.http.choice import Tokenizer
+    from lamina.http.service import Requests
 
 KEY_VARIABLE = "LAMINABENCH_API_KEY"
 # What each of the sequences that decode together may have, unless --kv-tokens says otherwise.
 TOKENS_EACH = 4096
+JOURNAL_KIND, JOURNAL_VERSION = "requests of a server", 1
+JOURNAL_MODE = 0o600  # prompts and answers are in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +101,7 @@ def serve(setup: ServeSetup, *, listener: Listener, ready: Callable[[str], None]
         sock = bound(setup.host, setup.port)
     except OSError as error:
         raise UserError("serve-unbound", _unbound(setup, error)) from error
-    with sock, serve_journal.opened(setup.journal, setup.name, listener) as requests:
+    with sock, _requests(setup.journal, setup.name, listener) as requests:
         tokenizer = _tokenizer(setup)
         live = setup.live
         tokens = kv_of_each(live, live.max_num_seqs * TOKENS_EACH, free_bytes(live))
@@ -161,3 +165,40 @@ def _unbound(setup: ServeSetup, error: OSError) -> str:
 
 def _url(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+@contextlib.contextmanager
+def _requests(path: Path | None, model: str, listener: Listener) -> Iterator[Requests | None]:
+    """Yield the requests of a journal, which is created if there is none; a UserError says why not."""
+    if path is None:
+        yield None
+        return
+    from lamina.http.recorder import RecordError
+    from lamina.http.service import Requests
+
+    header = {"kind": JOURNAL_KIND, "format_version": JOURNAL_VERSION, "model": model}
+    if not path.exists():
+        journal, records = Journal.create(path, header, JOURNAL_MODE), [header]
+    else:
+        journal, records = Journal.reopen(path, only_torn=True)
+    journal.go_on = f"the same laminabench serve --journal {path}"
+    with contextlib.closing(journal):
+        if journal.damage:
+            listener.note(str(journal.damage))
+        _require_same(path, records[0], header)
+        try:
+            yield Requests(journal, header, records[1:])
+        except RecordError as error:
+            raise UserError(
+                error.code, f"{path} is damaged: {error}; remove it and start the server again"
+            ) from error
+
+
+def _require_same(path: Path, begins: Any, header: Mapping[str, object]) -> None:
+    """Raise a UserError for a journal of a replay, another format or another model."""
+    if not isinstance(begins, dict) or begins.get("kind") != JOURNAL_KIND:
+        raise UserError("journal-not-a-journal", f"{path} is not a journal of a server: name another file")
+    for name, value in header.items():
+        if begins.get(name) != value:
+            why = f"{path} has the {name.replace('_', ' ')} {begins.get(name)!r}, and this server {value!r}"
+            raise UserError("serve-journal-other", f"{why}: name another file, or remove it")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -36,17 +36,15 @@ from laminabench.systems.modelled.setup import (
     Modelled,
     Setup,
     Slices,
-    assumptions,
     device_timing,
-    kernel_rows,
     kv_tokens,
     limits_of,
     link_rate,
-    measured_rows,
     prompt_timing,
     spec_of,
     split_by_size,
     split_facts,
+    split_rows,
     with_split_kernels,
 )
 from laminabench.systems.modelled.system import (
@@ -244,8 +242,7 @@ def facts(setup: Setup, spec: Spec, layout: Layout, groups: Layout) -> JsonObjec
 def coefficients(setup: Setup, layout: Layout, groups: Layout) -> list[JsonObject]:
     """Return every coefficient used and its source, of both kinds of workers."""
     model, costs = setup.model, setup.costs
-    assert setup.deployment.attention is not None
-    feed, on = setup.deployment.model.device, setup.deployment.attention.device
+    feed, on = setup.deployment.model.device, setup.attention.device
     # Neither side needs what the other one's part of the model takes.
     without_attention = replace(model, latent=None, window=None)
     feed_rows = {
@@ -261,16 +258,20 @@ def coefficients(setup: Setup, layout: Layout, groups: Layout) -> list[JsonObjec
         prompts=setup.prompt_budget > 0,
         model=replace(model, experts=None),
     )
-    return [
-        *measured_rows(step_sources(costs, model, feed, layout, "feed"), feed),
-        *measured_rows(step_sources(costs, model, on, groups.tp, "attention"), on),
-        *measured_rows(attention_sources(costs, model, on, groups.tp), on),
-        *({**row, "device": feed.name} for row in feed_rows.values() if row["term"] not in ATTENTION_TERMS),
-        *({**row, "device": on.name} for row in attention_rows if row["term"] != "host"),
-        *kernel_rows(setup),
-        {"term": "network", **asdict(setup.network)},
-        *assumptions(setup),
-    ]
+    sources = step_sources(costs, model, on, groups.tp, "attention")
+    return split_rows(
+        setup,
+        (
+            feed,
+            step_sources(costs, model, feed, layout, "feed"),
+            [row for row in feed_rows.values() if row["term"] not in ATTENTION_TERMS],
+        ),
+        (
+            on,
+            sources + attention_sources(costs, model, on, groups.tp),
+            [row for row in attention_rows if row["term"] != "host"],
+        ),
+    )
 
 
 class Afd(SplitSystem):

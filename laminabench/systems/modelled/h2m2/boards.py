@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Literal, get_type_hints
 
 from laminabench.catalog.entries import ALL, Table, from_path, packaged, pick
 from laminabench.util.errors import UserError
@@ -25,16 +25,18 @@ Value = float | bool | str
 class Parameter:
     """A board parameter: its name carries its unit, the board's field has bytes and seconds."""
 
-    field: str
-    side: str | None = None  # "hbm" or "lpddr", where it is a memory's field
     unit: str = ""
-    kind: type[Value] = float  # an int is at least one; a str is one of the words
+    name: str = ""  # where it is not the field's
     scale: float = 1.0
     zero: bool = False  # whether a number may be 0
     # Beyond these a number is a slip, and times or pages could not be counted.
     least: float = 1e-3
     most: float = 1e6
     words: tuple[str, ...] = ()
+    # Filled in by `_declared`.
+    field: str = ""
+    kind: type[Value] = float  # an int is at least one; a str is one of the words
+    side: str | None = None  # "hbm" or "lpddr", where it is a memory's field
 
     def shown(self, value: Value) -> Value:
         """Return the field's value in the parameter's unit."""
@@ -59,53 +61,6 @@ class Parameter:
         return None if right else f"a number from {0 if self.zero else self.least:g} to {self.most:g}"
 
 
-def _memory(side: str) -> dict[str, Parameter]:
-    return {
-        f"{side}_capacity_gb": Parameter("capacity_bytes", side, "GB", scale=1e9),
-        f"{side}_bandwidth_gb_per_s": Parameter("bandwidth_bytes_per_s", side, "GB/s", scale=1e9),
-        f"{side}_latency_ns": Parameter("latency_s", side, "ns", scale=1e-9, zero=True),
-        f"{side}_chips": Parameter("chips", side, "chips", int),
-    }
-
-
-def _own(field: str, unit: str = "", kind: type[Value] = float, **more: Any) -> Parameter:
-    return Parameter(field, None, unit, kind, **more)
-
-
-PARAMETERS: Mapping[str, Parameter] = {
-    **_memory("hbm"),
-    **_memory("lpddr"),
-    "link_gb_per_s": _own("link_bytes_per_s", "GB/s", scale=1e9),
-    "cores": _own("cores", "cores a chip", int),
-    "clock_ghz": _own("clock_hz", "GHz", scale=1e9),
-    "mm_size": _own("mm_size", "rows and columns", int),
-    "mv_rows": _own("mv_rows", "rows", int),
-    "mv_width": _own("mv_width", "elements", int),
-    "vector_width": _own("vector_width", "elements a cycle", int),
-    "spm_mib": _own("spm_bytes", "MiB", scale=MIB),
-    "launch_us": _own("launch_s", "us", scale=1e-6, zero=True),
-    "kernels": _own("kernels", "a layer", int),
-    "page_mib": _own("page_bytes", "MiB", scale=MIB),
-    "tlb_entries": _own("tlb_entries", "a chip", int),
-    "tlb_miss_ns": _own("tlb_miss_s", "ns", scale=1e-9, zero=True),
-    "tlb_misses_at_once": _own("tlb_misses_at_once", "a chip", int),
-    "dram_efficiency": _own("dram_efficiency", "of the peak bandwidth", most=1),
-    "weight_load": _own("weight_load", kind=str, words=("before", "behind")),
-    "reread_kv": _own("reread_kv", kind=bool),
-    "hierarchical_overlap": _own("hierarchical_overlap", "of the shorter part", zero=True, most=1),
-    "flexgen_share": _own("flexgen_share", "of weights and of KV in HBM", zero=True, most=1),
-    "hbm_devices": _own("hbm_devices", "devices", int),
-    "hbm_barrier_us": _own("hbm_barrier_s", "us", scale=1e-6, zero=True),
-    "memory_power_ratio": _own("memory_power_ratio", "of LPDDR's power"),
-}
-
-# What is on a board and chips are made of. The others are software, or what the paper leaves open of these.
-HARDWARE = (
-    *(*_memory("hbm"), *_memory("lpddr"), "link_gb_per_s", "cores", "clock_ghz"),
-    *("mm_size", "mv_rows", "mv_width", "vector_width", "spm_mib", "tlb_entries"),
-)
-
-
 @dataclass(frozen=True, slots=True)
 class Origin:
     value: Value  # in the unit of the parameter's name
@@ -117,10 +72,10 @@ class Origin:
 class BoardMemory:
     """A memory of a board, and the accelerator chips at it."""
 
-    capacity_bytes: float
-    bandwidth_bytes_per_s: float  # peak
-    latency_s: float
-    chips: int
+    capacity_bytes: Annotated[float, Parameter("GB", "capacity_gb", 1e9)]
+    bandwidth_bytes_per_s: Annotated[float, Parameter("GB/s", "bandwidth_gb_per_s", 1e9)]  # peak
+    latency_s: Annotated[float, Parameter("ns", "latency_ns", NS, zero=True)]
+    chips: Annotated[int, Parameter("chips")]
 
     def native(self) -> Table:
         return {
@@ -139,31 +94,31 @@ class Board:
     title: str
     hbm: BoardMemory
     lpddr: BoardMemory
-    link_bytes_per_s: float
+    link_bytes_per_s: Annotated[float, Parameter("GB/s", "link_gb_per_s", 1e9)]
     # A chip
-    cores: int
-    clock_hz: float
-    mm_size: int
-    mv_rows: int
-    mv_width: int
-    vector_width: int
-    spm_bytes: float
-    launch_s: float
-    kernels: int
+    cores: Annotated[int, Parameter("cores a chip")]
+    clock_hz: Annotated[float, Parameter("GHz", "clock_ghz", 1e9)]
+    mm_size: Annotated[int, Parameter("rows and columns")]
+    mv_rows: Annotated[int, Parameter("rows")]
+    mv_width: Annotated[int, Parameter("elements")]
+    vector_width: Annotated[int, Parameter("elements a cycle")]
+    spm_bytes: Annotated[float, Parameter("MiB", "spm_mib", MIB)]
+    launch_s: Annotated[float, Parameter("us", "launch_us", 1e-6, zero=True)]
+    kernels: Annotated[int, Parameter("a layer")]
     # Address translation
-    page_bytes: float
-    tlb_entries: int
-    tlb_miss_s: float
-    tlb_misses_at_once: int
+    page_bytes: Annotated[float, Parameter("MiB", "page_mib", MIB)]
+    tlb_entries: Annotated[int, Parameter("a chip")]
+    tlb_miss_s: Annotated[float, Parameter("ns", "tlb_miss_ns", NS, zero=True)]
+    tlb_misses_at_once: Annotated[int, Parameter("a chip")]
     # What the paper leaves open
-    dram_efficiency: float
-    weight_load: str  # "before" its rows, or "behind" the tile before
-    reread_kv: bool
-    hierarchical_overlap: float
-    flexgen_share: float
-    hbm_devices: int
-    hbm_barrier_s: float
-    memory_power_ratio: float  # of an HBM device to the LPDDR memory
+    dram_efficiency: Annotated[float, Parameter("of the peak bandwidth", most=1)]
+    weight_load: Annotated[str, Parameter(words=("before", "behind"))]  # its rows, or the tile before
+    reread_kv: Annotated[bool, Parameter()]
+    hierarchical_overlap: Annotated[float, Parameter("of the shorter part", zero=True, most=1)]
+    flexgen_share: Annotated[float, Parameter("of weights and of KV in HBM", zero=True, most=1)]
+    hbm_devices: Annotated[int, Parameter("devices")]
+    hbm_barrier_s: Annotated[float, Parameter("us", "hbm_barrier_us", 1e-6, zero=True)]
+    memory_power_ratio: Annotated[float, Parameter("of LPDDR's power")]  # of an HBM device
     origins: Mapping[str, Origin] = field(default_factory=dict, repr=False, compare=False, hash=False)
 
     def native(self) -> Table:
@@ -208,6 +163,24 @@ class Board:
         return {"kind": known.kind, "source": known.source}
 
 
+def _declared(kind: type[BoardMemory | Board], side: str | None = None) -> dict[str, Parameter]:
+    """Return the parameters that a class's fields declare, by name."""
+    prefix, parameters = f"{side}_" if side else "", {}
+    for name, hint in get_type_hints(kind, include_extras=True).items():
+        for of in getattr(hint, "__metadata__", ()):
+            own = replace(of, field=name, kind=hint.__origin__, side=side)
+            parameters[f"{prefix}{of.name or name}"] = own
+    return parameters
+
+
+_MEMORIES = _declared(BoardMemory, "hbm") | _declared(BoardMemory, "lpddr")
+PARAMETERS: Mapping[str, Parameter] = _MEMORIES | _declared(Board)
+
+# What is on a board and chips are made of. The others are software, or what the paper leaves open of these.
+HARDWARE = (
+    *(*_MEMORIES, "link_gb_per_s", "cores", "clock_ghz"),
+    *("mm_size", "mv_rows", "mv_width", "vector_width", "spm_mib", "tlb_entries"),
+)
 _NATIVE_AS_IT_IS = (
     *("cores", "mm_size", "mv_rows", "mv_width", "vector_width", "spm_bytes", "kernels"),
     *("tlb_entries", "tlb_misses_at_once"),

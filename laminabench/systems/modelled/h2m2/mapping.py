@@ -95,7 +95,7 @@ def plan(
         raise UserError("mapping-unknown", f"no mapping policy named {policy!r}; {nearest(policy, POLICIES)}")
     _require_work(load)
     if policy == "flexgen" and shares is None:
-        shares = _shares(board, model, load, lm_head)
+        shares = flexgen_shares(board, model, load, lm_head=lm_head)
     result = _planned(board, model, policy, load, lm_head, translated, shares)
     if result is None:
         raise UserError("mapping-out-of-memory", _no_room(board, model, policy, load, lm_head))
@@ -131,17 +131,7 @@ def time_of(
 def flexgen_shares(
     board: Board, model: ModelShape, load: IterationLoad, *, lm_head: bool = False
 ) -> tuple[float, float]:
-    """Return the shares of weights and KV in HBM that FlexGen's linear programme chooses for this load."""
-    solved = _shares(board, model, load, lm_head)
-    if solved is None:
-        raise UserError("mapping-out-of-memory", _no_room(board, model, "flexgen", load, lm_head))
-    return solved
-
-
-def _shares(
-    board: Board, model: ModelShape, load: IterationLoad, lm_head: bool
-) -> tuple[float, float] | None:
-    """Solve FlexGen's linear programme for the shares of weights and KV in HBM; None if nothing fits.
+    """Return the shares of weights and KV in HBM that FlexGen's linear programme chooses for this load.
 
     Each side's operations at its units' peak rate, and each side's bytes within its memory: bandwidths it
     does not see, and qkv and fc are both weights. As many query heads as a group has use each byte of KV.
@@ -172,7 +162,9 @@ def _shares(
         bounds=[(0, 1), (0, 1), (0, None)],
         method="highs",
     )
-    return (float(solved.x[0]), float(solved.x[1])) if solved.success else None
+    if not solved.success:
+        raise UserError("mapping-out-of-memory", _no_room(board, model, "flexgen", load, lm_head))
+    return float(solved.x[0]), float(solved.x[1])
 
 
 def _planned(

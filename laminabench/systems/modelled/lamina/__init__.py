@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -30,19 +30,17 @@ from laminabench.systems.modelled.setup import (
     Modelled,
     Setup,
     Slices,
-    assumptions,
     check_weights,
     device_timing,
-    kernel_rows,
     kv_tokens,
     limits_of,
-    measured_rows,
     prompt_timing,
     recompute_seconds,
     slices,
     spec_of,
     split_by_size,
     split_facts,
+    split_rows,
     with_split_kernels,
 )
 from laminabench.systems.modelled.system import EVERY, PROMPTS, SplitSystem, of_today
@@ -178,10 +176,8 @@ def partition_of(setup: Setup) -> Literal["heads", "requests"]:
 
     By default that also holds where mixtures of experts have fewer KV heads than workers.
     """
-    attention = setup.deployment.attention
-    assert attention is not None
     if setup.model.latent is None:
-        few = setup.model.experts and attention.count not in setup.model.head_splits()
+        few = setup.model.experts and setup.attention.count not in setup.model.head_splits()
         return setup.partition or ("requests" if few else "heads")
     if setup.partition == "heads":
         raise UserError(
@@ -204,8 +200,7 @@ def check_heads(model: ModelShape, workers: int) -> None:
 
 def pool_tokens(setup: Setup, pools: int) -> int:
     """Return a pool's tokens: of all workers together when heads are split, of one when requests are."""
-    attention = setup.deployment.attention
-    assert attention is not None
+    attention = setup.attention
     usable = setup.gpu_memory_utilization * attention.device.memory_bytes - ATTENTION_WORKING_BYTES
     usable -= absorbing_bytes(setup)
     share = attention.count if pools == 1 else 1
@@ -218,12 +213,11 @@ def timing_of(
     setup: Setup, layout: Layout, limits: Limits, pools: int, chunks: int, device_tokens: int
 ) -> Timing:
     model, deployment = setup.model, setup.deployment
-    assert deployment.attention is not None
     cut = published(setup, slices(setup, deployment.model, layout, limits.rows))
     batch, rows = np.arange(limits.requests + 1), np.arange(limits.rows + 1)
     # A worker that has whole requests has its share of them; one that has heads has a part of each.
     per_worker = batch if pools == 1 else -(-batch // pools)
-    device, workers = deployment.attention.device, deployment.attention.count if pools == 1 else 1
+    device, workers = setup.attention.device, setup.attention.count if pools == 1 else 1
     moved = transfers(setup, layout.stage, rows)
     hops = migration_seconds(setup, layout.stage, rows)
     recompute = recompute_seconds(setup, deployment.model, layout)
@@ -280,14 +274,11 @@ def overlaps(setup: Setup) -> bool:
 
 def paged_seconds(setup: Setup, pools: int) -> float:
     """Return one layer's seconds of a token in host memory, on every attention worker's own link."""
-    assert setup.deployment.attention is not None
-    links = setup.deployment.attention.count if pools == 1 else 1
+    links = setup.attention.count if pools == 1 else 1
     return setup.model.kv_bytes_per_token / setup.model.layers / (links * PCIE_BYTES_PER_S)
 
 
 def facts(setup: Setup, spec: Spec, layout: Layout, replicas: int) -> dict[str, object]:
-    attention = setup.deployment.attention
-    assert attention is not None
     return {
         "tensor_parallel": layout.tp,
         **({} if layout.plain else {"layout": str(layout)}),
@@ -305,51 +296,34 @@ def facts(setup: Setup, spec: Spec, layout: Layout, replicas: int) -> dict[str, 
 
 def copy_facts(setup: Setup, spec: Spec) -> dict[str, object]:
     """Return what a Run says of the second copy of KV, if there is one."""
-    assert setup.deployment.attention is not None
     if setup.kv_copy == "none":
         return {}
     nbytes = spec.tokens_per_pool * spec.pools * setup.model.kv_bytes_per_token
-    return {"kv_copy": setup.kv_copy, "kv_copy_bytes_per_worker": nbytes / setup.deployment.attention.count}
+    return {"kv_copy": setup.kv_copy, "kv_copy_bytes_per_worker": nbytes / setup.attention.count}
 
 
 def coefficients(setup: Setup, layout: Layout, pools: int) -> list[JsonObject]:
     """Return every coefficient used and its source, of the model workers and the attention workers."""
-    assert setup.deployment.attention is not None
-    model_rows = provenance(
-        setup.costs,
-        setup.deployment.model.device,
-        layout,
-        setup.model.dtype,
-        model=setup.model,
-    )
+    costs, model, prompts = setup.costs, setup.model, setup.prompt_budget > 0
+    on, attention = setup.deployment.model.device, setup.attention.device
+    workers = setup.attention.count if pools == 1 else 1
+    model_rows = provenance(costs, on, layout, model.dtype, model=model)
     # Attention workers run no GEMM: a data type they have no units for is no matter.
-    attention_rows = provenance(
-        setup.costs,
-        setup.deployment.attention.device,
-        1,
-        prompts=setup.prompt_budget > 0,
-        model=replace(setup.model, experts=None),
-    )
-    model_device, attention = setup.deployment.model.device, setup.deployment.attention
-    workers = attention.count if pools == 1 else 1
+    attention_rows = provenance(costs, attention, 1, prompts=prompts, model=replace(model, experts=None))
     return [
-        *measured_rows(step_sources(setup.costs, setup.model, model_device, layout), model_device),
-        *measured_rows(
-            attention_sources(setup.costs, setup.model, attention.device, workers), attention.device
+        *split_rows(
+            setup,
+            (
+                on,
+                step_sources(costs, model, on, layout),
+                [row for row in model_rows if row["term"] not in ATTENTION_TERMS],
+            ),
+            (
+                attention,
+                attention_sources(costs, model, attention, workers),
+                [row for row in attention_rows if row["term"] in ATTENTION_TERMS],
+            ),
         ),
-        *(
-            {**row, "device": setup.deployment.model.device.name}
-            for row in model_rows
-            if row["term"] not in ATTENTION_TERMS
-        ),
-        *(
-            {**row, "device": setup.deployment.attention.device.name}
-            for row in attention_rows
-            if row["term"] in ATTENTION_TERMS
-        ),
-        *kernel_rows(setup),
-        {"term": "network", **asdict(setup.network)},
-        *assumptions(setup),
         {
             "term": "paging",
             "kind": "assumed",

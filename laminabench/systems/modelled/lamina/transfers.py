@@ -53,8 +53,7 @@ def transfers(setup: Setup, tp: int, batch: np.ndarray) -> Transfers:
 
 def copy_seconds(setup: Setup, batch: np.ndarray) -> Float64:
     """Return the time to copy a layer's new KV to the next attention workers, or to their hosts."""
-    attention = setup.deployment.attention
-    assert attention is not None
+    attention = setup.attention
     if setup.kv_copy == "none":
         return np.zeros(len(batch))
     link = PCIE_BYTES_PER_S

@@ -163,15 +163,15 @@ def test_experts_are_read_with_the_loads_that_they_were_measured_with(bare: Path
     truth = ExpertCost(30e-6, 0.1e-6, 0.8, 0.5, 2.0, TRUTH)
     _write(bare / "moe" / "vllm" / "0.24.0" / "moe_perf.parquet", _expert_rows(truth))
     result = _kernels(bare)
-    cost = result.experts["h200", "fp8_block"]
+    cost = result.terms["experts"]["h200", "fp8_block"]
     assert cost.bandwidth_efficiency == pytest.approx(0.8, rel=0.05)
     assert cost.overhead_s == pytest.approx(30e-6, rel=0.05)
     assert cost.origin.errors["held_out_op"] < 5
-    curve = result.curves["h200", "fp8_block", 4096, 1536, 8, 128, 1, 4]
+    curve = result.measured["experts"]["h200", "fp8_block", 4096, 1536, 8, 128, 1, 4]
     assert curve.rows.tolist() == [1, 8, 64, 512, 2048]
-    assert {key[2] for key in result.curves} == {2048, 4096}
+    assert {key[2] for key in result.measured["experts"]} == {2048, 4096}
     # By tensor it is another kernel, which was slow in this version.
-    by_tensor = result.experts["h200", "fp8"]
+    by_tensor = result.terms["experts"]["h200", "fp8"]
     assert (by_tensor.overhead_s, by_tensor.origin.kind) == (cost.overhead_s, "assumed")
 
 
@@ -202,15 +202,15 @@ def test_latent_kv_is_what_the_module_takes_beyond_short_contexts(bare: Path) ->
     ]
     _write(bare / "mla_bmm" / "vllm" / "0.24.0" / "mla_bmm_perf.parquet", products)
     result = _kernels(bare)
-    cost = result.latent["h200", "bf16"]
+    cost = result.terms["latent"]["h200", "bf16"]
     assert cost.bandwidth_efficiency == pytest.approx(0.8, rel=0.02)
     assert cost.flops_efficiency == pytest.approx(0.7, rel=0.02)
     # No table has the kernel alone with no context: attention's overhead, and what the first tokens add.
     assert cost.overhead_s == pytest.approx(ATTENTION.overhead_s + 5e-6, rel=0.05)
-    lines = result.latent_lines["h200", 64, "bf16"]
+    lines = result.measured["latent"]["h200", 64, "bf16"]
     assert lines.requests.tolist() == [8, 64]
     assert lines.per_token_s == pytest.approx(2 * [truth.per_token_s(on, 64, "bf16")], rel=1e-6)
-    assert result.batched["h200"].overhead_s == pytest.approx(5e-6, rel=0.05)
+    assert result.terms["batched"]["h200"].overhead_s == pytest.approx(5e-6, rel=0.05)
 
 
 def test_what_ranks_exchange_in_a_node_and_between_nodes(bare: Path) -> None:
@@ -242,9 +242,11 @@ def test_what_ranks_exchange_in_a_node_and_between_nodes(bare: Path) -> None:
     )
     _write(bare / "comm" / "sglang" / "0.5.12" / "wideep_deepep_ll_perf.parquet", sent(1, 1))
     result = _kernels(bare)
-    assert result.collectives["h200", "all_gather", 8].link_efficiency == pytest.approx(0.5, rel=0.02)
-    assert result.dispatch["h200", "combine", 1].latency_s == pytest.approx(12e-6, rel=0.02)
-    assert result.dispatch["h200", "dispatch", 4].latency_s == pytest.approx(36e-6, rel=0.02)
+    assert result.terms["collectives"]["h200", "all_gather", 8].link_efficiency == pytest.approx(
+        0.5, rel=0.02
+    )
+    assert result.terms["dispatch"]["h200", "combine", 1].latency_s == pytest.approx(12e-6, rel=0.02)
+    assert result.terms["dispatch"]["h200", "dispatch", 4].latency_s == pytest.approx(36e-6, rel=0.02)
 
 
 def test_attention_is_a_line_for_each_number_of_requests_and_survives_the_file(
@@ -367,7 +369,7 @@ def test_mla_s_kernel_alone_is_in_tiles_of_64_rows(bare: Path) -> None:
         for heads, batch, step in itertools.product((16, 64, 128), (8, 64), (1024, 8192, 65536))
     ]
     _write(bare / "mla" / "vllm" / "0.24.0" / "generation_mla_perf.parquet", decode + decode)
-    cost = _kernels(bare).latent["h200", "bf16"]
+    cost = _kernels(bare).terms["latent"]["h200", "bf16"]
     assert (cost.tile_rows, cost.overhead_s) == (64, pytest.approx(15e-6, rel=0.05))
     assert cost.per_token_s(on, 16, "bf16") == pytest.approx(truth.per_token_s(on, 64, "bf16"), rel=0.02)
 

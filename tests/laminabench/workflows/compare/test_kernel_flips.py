@@ -13,7 +13,7 @@ from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import load_devices, priced
 from laminabench.workflows.compare.cells import Cell, Grid, View, grid_cells
 from laminabench.workflows.compare.spec import ComparisonSpec
-from laminabench.workflows.compare.verdict import kernel_flips, sentences_on, verdict_on
+from laminabench.workflows.compare.systems import kernel_flips, sentences_on, verdict_on
 
 TRACE = trace_of(*zip(*[(16_000, 40), (30_000, 60)] * 100, strict=True), name="long")
 

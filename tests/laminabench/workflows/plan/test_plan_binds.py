@@ -11,11 +11,12 @@ from laminabench.catalog.deployment import parse_deployment, parse_workers
 from laminabench.catalog.hardware import load_devices, priced
 from laminabench.catalog.network import parse_network
 from laminabench.util.errors import UserError
-from laminabench.workflows.plan.effects import Effect, effects, gained_by
+from laminabench.workflows.plan.effects import effects, gained_by
 from laminabench.workflows.plan.measure import Point, cluster, measure, winner
 from laminabench.workflows.plan.question import Candidate, Limits, Question, candidates
 from laminabench.workflows.plan.request import affordable
 from laminabench.workflows.plan.search import search
+from laminabench.workflows.plan.stored import Effect
 
 LAMINA = Candidate("lamina", parse_deployment("2xh100+4xh20"), 2)
 

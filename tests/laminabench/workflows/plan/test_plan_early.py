@@ -14,7 +14,6 @@ from laminabench.runs.summary import Window
 from laminabench.sim.simulate import Offered, simulate
 from laminabench.sim.spec import Spec
 from laminabench.traces.table import Trace
-from laminabench.workflows.plan.early import PARTS, misses
 from laminabench.workflows.plan.measure import Point, cluster, measure, nearest, winner
 from laminabench.workflows.plan.question import (
     NO_PROMPTS,
@@ -26,6 +25,7 @@ from laminabench.workflows.plan.question import (
     candidates,
 )
 from laminabench.workflows.plan.search import search
+from laminabench.workflows.plan.stages import PARTS, misses
 
 BOARD = Candidate("h2m2", parse_deployment("2xh2m2"), most_requests=32)
 PROMPTS = Prompts((64, 2048), (2048,), 3)

@@ -17,7 +17,7 @@ from laminabench.catalog.host import parse_host
 from laminabench.util.errors import UserError
 from laminabench.workflows.compare.cells import Placed, cell, placed
 from laminabench.workflows.compare.spec import ComparisonSpec
-from laminabench.workflows.compare.verdict import verdict_on as verdict_on_cell
+from laminabench.workflows.compare.systems import verdict_on as verdict_on_cell
 from laminabench.workflows.replay import Workload
 from laminabench.workflows.sensitivity.answer import Bar, Sensitivity
 from laminabench.workflows.sensitivity.inputs import Input, inputs_of
