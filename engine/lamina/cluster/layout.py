@@ -310,9 +310,7 @@ def candidates(layout: Layout) -> Iterator[Layout]:
 
 
 def settle(layout: Layout, measure: Callable[[Layout], Trial]) -> tuple[Layout, tuple[Trial, ...]]:
-    """Return the layout with the number of batches that makes a token's round shortest, and what was
-    iterations.
-    """
+    """Return the layout with the number of batches that makes a token's round shortest, and the trials."""
     trials: list[tuple[Trial, Layout]] = []
     refused: EngineError | None = None
     for candidate in candidates(layout):

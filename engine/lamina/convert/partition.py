@@ -8,9 +8,11 @@ time.
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
+from typing import Any
 
+import networkx
+from networkx.algorithms.flow import edmonds_karp
 from torch import fx
 
 from lamina.convert.errors import ConversionError
@@ -19,6 +21,9 @@ from lamina.convert.trace import ATTENTION, Traced
 
 # A tuple of tensors does not cross a cut; its members may.
 _NEVER_CUT = 1 << 40
+# Nodes of the network: these, and both ends of each operator.
+SOURCE, SINK = "source", "sink"
+_IN, _OUT = False, True
 
 
 @dataclass(frozen=True)
@@ -111,23 +116,23 @@ def _cut(attention: fx.Node, carried: list[fx.Node], candidates: list[fx.Node], 
     """Compute the minimum cut around one attention operator among candidates it does not depend on."""
     inside = set(candidates)
     needed = set(reachable(attention, lambda node: [one for one in node.all_input_nodes if one in inside]))
-    network = Network()
+    free = inside - needed
     # A value costs its bytes once for any number of users: the edge between the two ends of its node.
-    free = {node: (network.add_node(), network.add_node()) for node in candidates if node not in needed}
+    network = networkx.DiGraph()
+    network.add_nodes_from((SOURCE, SINK))
     values = [*carried, *candidates]
-    ceiling = 1 + sum(uses.bytes(node) for node in values)
     for node in values:
-        entry, exit_ = free[node] if node in free else (Network.SOURCE, network.add_node())
-        network.add_edge(entry, exit_, uses.bytes(node))
+        entry = (node, _IN) if node in free else SOURCE
+        network.add_edge(entry, (node, _OUT), capacity=uses.bytes(node))
         for user in uses.of(node):
             if user in free:
                 # A user on the source's side forces its inputs there; on the sink's side it costs the value.
-                network.add_edge(exit_, free[user][0], ceiling)
-                network.add_edge(free[user][0], entry, ceiling)
+                network.add_edge((node, _OUT), (user, _IN))
+                network.add_edge((user, _IN), entry)
             elif user not in needed:
-                network.add_edge(exit_, Network.SINK, ceiling)
-    cost, side = network.minimum_cut()
-    taken = {node for node in candidates if node in needed or free[node][0] in side}
+                network.add_edge((node, _OUT), SINK)
+    cost, side = minimum_cut(network)
+    taken = {node for node in candidates if node in needed or (node, _IN) in side}
     crossing = [
         node
         for node in values
@@ -161,87 +166,11 @@ class _Uses:
         return _NEVER_CUT if spec is None else spec.bytes
 
 
-class Network:
-    """A directed graph with capacities. Nodes are numbers; 0 is the source and 1 the sink.
-
-    Its minimum cut is found by Dinic's algorithm, ties to the largest source side.
-    """
-
-    SOURCE, SINK = 0, 1
-
-    def __init__(self) -> None:
-        # Edge 2i and its reverse 2i + 1 lie side by side, so that one is the other's number ^ 1.
-        self._heads: list[int] = []
-        self._left: list[int] = []
-        self._edges: list[list[int]] = [[], []]
-
-    def add_node(self) -> int:
-        self._edges.append([])
-        return len(self._edges) - 1
-
-    def add_edge(self, tail: int, head: int, capacity: int) -> None:
-        for node, other, left in ((tail, head, capacity), (head, tail, 0)):
-            self._edges[node].append(len(self._heads))
-            self._heads.append(other)
-            self._left.append(left)
-
-    def minimum_cut(self) -> tuple[int, set[int]]:
-        """Return the cut's cost and the nodes on the source's side, the most of any cut of that cost."""
-        cost = 0
-        while (levels := self._levels()) is not None:
-            next_edge = [0] * len(self._edges)
-            while pushed := self._push(levels, next_edge):
-                cost += pushed
-        beyond = self._reaching_sink()
-        return cost, {node for node in range(len(self._edges)) if node not in beyond}
-
-    def _levels(self) -> list[int] | None:
-        levels = [-1] * len(self._edges)
-        levels[self.SOURCE] = 0
-        queue = deque([self.SOURCE])
-        while queue:
-            node = queue.popleft()
-            for edge in self._edges[node]:
-                head = self._heads[edge]
-                if self._left[edge] and levels[head] < 0:
-                    levels[head] = levels[node] + 1
-                    queue.append(head)
-        return levels if levels[self.SINK] >= 0 else None
-
-    def _push(self, levels: list[int], next_edge: list[int]) -> int:
-        """Send flow along one shortest path; 0 when none is left. No recursion: models are deep.
-
-        Edges of a node before `next_edge[node]` are exhausted in this phase.
-        """
-        path: list[int] = []
-        node = self.SOURCE
-        while node != self.SINK:
-            if next_edge[node] == len(self._edges[node]):
-                if not path:
-                    return 0
-                node = self._heads[path.pop() ^ 1]
-                next_edge[node] += 1
-                continue
-            edge = self._edges[node][next_edge[node]]
-            if self._left[edge] and levels[self._heads[edge]] == levels[node] + 1:
-                path.append(edge)
-                node = self._heads[edge]
-            else:
-                next_edge[node] += 1
-        flow = min(self._left[edge] for edge in path)
-        for edge in path:
-            self._left[edge] -= flow
-            self._left[edge ^ 1] += flow
-        return flow
-
-    def _reaching_sink(self) -> set[int]:
-        reaching = {self.SINK}
-        queue = deque(reaching)
-        while queue:
-            node = queue.popleft()
-            for edge in self._edges[node]:
-                tail = self._heads[edge]
-                if self._left[edge ^ 1] and tail not in reaching:
-                    reaching.add(tail)
-                    queue.append(tail)
-        return reaching
+def minimum_cut(network: Any) -> tuple[int, set[Any]]:
+    """Return the cut's cost and the nodes on the source's side, the most of any cut of that cost."""
+    residual = edmonds_karp(network, SOURCE, SINK)
+    residual.remove_edges_from(
+        [(tail, head) for tail, head, edge in residual.edges(data=True) if edge["flow"] == edge["capacity"]]
+    )
+    beyond = {SINK, *networkx.ancestors(residual, SINK)}
+    return residual.graph["flow_value"], set(network) - beyond

@@ -94,7 +94,9 @@ def taken(connection: socket.socket, control: Control, deadline: Deadline) -> It
         words, descriptors = b"", []
     except OSError as error:
         raise _not_taken(error, control) from error
-    with _closing(descriptors):
+    with contextlib.ExitStack() as opened:
+        for descriptor in descriptors:
+            opened.callback(os.close, descriptor)
         if not words:
             _raise_its_end(control, deadline)
         if len(descriptors) != 1:
@@ -175,12 +177,3 @@ def _credentials(connection: socket.socket) -> tuple[int, int, int]:
         connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     )
     return pid, uid, gid
-
-
-@contextlib.contextmanager
-def _closing(descriptors: list[int]) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        for descriptor in descriptors:
-            os.close(descriptor)

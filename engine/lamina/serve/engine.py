@@ -6,7 +6,7 @@ import contextlib
 import functools
 import secrets
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -227,12 +227,6 @@ class Engine(Served):
         self._broken = True
         self._core.close()
 
-    def __enter__(self) -> Engine:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     @property
     def idle(self) -> bool:
         """Whether nothing waits or runs."""
@@ -353,21 +347,6 @@ class Engine(Served):
         with torch.inference_mode():
             self._loop.surviving(self._loop.forget)
 
-    def generate(self, prompts: Sequence[Prompt], sampling: Sampling | None = None) -> list[Result]:
-        """Submit all or, if one of them cannot be served, none; run, and give their results in order."""
-        checked = [self.servable(prompt, sampling or Sampling()) for prompt in prompts]
-        numbers: list[int] = []
-        try:
-            for one in checked:
-                numbers.append(self._enqueue(one))
-        except (RequestError, EngineError):
-            for number in numbers:
-                self.cancel(number)
-                self.result(number)
-            raise
-        self.run()
-        return [self.result(number) for number in numbers]
-
     def progress(self, number: int) -> Progress:
         """Return an unfinished request's progress, so that it can go on elsewhere; works on a failed engine
         too.
@@ -378,24 +357,6 @@ class Engine(Served):
         return Progress(
             made or request.made, request.staged or self._decoder.runs(request), request.preemptions
         )
-
-    def stream(self, number: int) -> Iterator[Piece]:
-        """Yield a request's tokens as they come; others are served meanwhile. Beam search speaks at its end.
-
-        The result stays available. A request that failed raises RequestError here.
-        """
-        self._require_known(number)
-        delivered: dict[int, int] = {}
-        while True:
-            ended = number not in self._requests
-            for piece in self._pieces(number, delivered):
-                delivered[piece.sample] = delivered.get(piece.sample, 0) + len(piece.tokens)
-                yield piece
-            if ended:
-                self._require_no_failure(number)
-                return
-            if number in self._requests:
-                self.step()
 
     def _pieces(self, number: int, delivered: Mapping[int, int]) -> list[Piece]:
         if request := self._requests.get(number):

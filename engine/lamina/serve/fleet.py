@@ -6,7 +6,7 @@ import contextlib
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
@@ -248,12 +248,6 @@ class Fleet(Served):
         for each in self.instances:
             each.close()
 
-    def __enter__(self) -> Fleet:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     # Requests come and go.
 
     def submit(
@@ -363,36 +357,9 @@ class Fleet(Served):
                     self._take(late)
         return self._steps.popleft()
 
-    def generate(self, prompts: Sequence[Prompt], sampling: Sampling | None = None) -> list[Result]:
-        """Submit all or, if one of them cannot be served, none; run, and give their results in order."""
-        numbers: list[int] = []
-        try:
-            for prompt in prompts:
-                numbers.append(self.submit(prompt, sampling))
-        except (RequestError, EngineError):
-            for number in numbers:
-                self.cancel(number)
-                self.result(number)
-            raise
-        self.run()
-        return [self.result(number) for number in numbers]
-
-    def stream(self, number: int) -> Iterator[Piece]:
-        """Stream a request's pieces; see Engine.stream."""
-        self._require_known(number)
-        delivered: dict[int, int] = {}
-        while True:
-            request = self._requests.get(number)
-            # While it is stepped there is nothing new.
-            if request is None or request.local is None or self._there(request).future is None:
-                for piece in self._pieces(number, delivered):
-                    delivered[piece.sample] = delivered.get(piece.sample, 0) + len(piece.tokens)
-                    yield piece
-            if request is None:
-                self._require_no_failure(number)
-                return
-            if number in self._requests:
-                self.step()
+    def _rests(self, number: int) -> bool:
+        request = self._requests[number]
+        return request.local is None or self._there(request).future is None
 
     def _pieces(self, number: int, delivered: Mapping[int, int]) -> list[Piece]:
         """Wait for an iteration that is under way there."""
