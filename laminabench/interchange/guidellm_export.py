@@ -85,14 +85,14 @@ def _lengths(calls: Calls) -> Table:
 
 def _config(calls: Calls, info: RunInfo) -> Table:
     places = _places(calls, info)
-    own: Table = {"open": {"rate": _rate(calls)}, "closed": {"streams": places}}.get(info.mode, {})
+    of_mode: dict[str, Table] = {"open": {"rate": _rate(calls)}, "closed": {"streams": places}}
     most = len(calls) if info.mode == "open" else places
-    strategy = {"type_": _strategy(info), "worker_count": 1, "max_concurrency": most, **own}
+    strategy = {"type_": _strategy(info), "worker_count": 1, "max_concurrency": most}
     return {
         "id_": info.name,
         "run_id": info.label,
         "run_index": 0,
-        "strategy": strategy,
+        "strategy": strategy | of_mode.get(info.mode, {}),
         "constraints": {"max_requests": {"count": len(calls)}},
         "confidence": None,
         "profile": _profile(calls, info),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from laminabench.analysis.estimate import Estimate
-from laminabench.render.charts.chart import Chart
+from laminabench.render.charts.chart import Chart, PlotlyJson, axis, label, rounded
 from laminabench.render.charts.cost import cost_chart
 from laminabench.render.charts.memory import memory_charts
 from laminabench.render.charts.over_time import rate_chart, tbt_chart, ttft_charts
@@ -157,3 +157,66 @@ def _row(axes: Axes, metric: str, bars: list[_Bars]) -> None:
         for x, each in itertools.compress(zip(at, values, strict=True), [each.interval for each in values]):
             assert each.interval is not None
             axes.vlines(x, *each.interval, color=INK, lw=1)
+
+
+PANELS = {
+    "throughput_tokens_per_s": "tokens/s",
+    "tbt_ms.p99": "TBT p99 in ms",
+    "cost.usd_per_million_tokens": "$ a million tokens",
+}
+# More lines are not distinguishable, nor their names readable.
+MOST_NAMED = 14
+_DASHES = ("solid", "dash", "dot", "dashdot")
+Row = Mapping[str, Any]
+
+
+def sweep_picture(rows: Sequence[Row], varied: Sequence[str]) -> Figure:
+    """Return a sweep over one flag, the first whose values are numbers, with a line for each other value."""
+    along = next((name for name in varied if _numeric(rows, name)), varied[0])
+    lines: dict[str, list[Row]] = {}
+    for row in rows:
+        named = ", ".join(f"{name} {row[name]}" for name in varied if name != along)
+        lines.setdefault(named, []).append(row)
+    with look():
+        figure, panels = sheet(1, len(PANELS), width=1.5 * PAGE, height=4.2)
+        for axes, (key, title) in zip(panels, PANELS.items(), strict=True):
+            plot(axes, _chart(lines, along, key, title))
+        if 1 < len(lines) <= MOST_NAMED:
+            legend_of(figure, panels, loc="outside lower center", ncols=4)
+        backends = sorted({str(row["backend"]) for row in rows})
+        traces = sorted({str(row["trace.name"]) for row in rows if row.get("trace.name")})
+        title = f"{', '.join(traces)}: {len(rows):,} points, {' and '.join(backends)}"
+        # A user's name is not a formula.
+        figure.suptitle(printable(title), parse_math=False)
+    return figure
+
+
+def _chart(lines: Mapping[str, Sequence[Row]], along: str, key: str, title: str) -> Chart:
+    numeric = all(_numeric(rows, along) for rows in lines.values())
+    traces: list[PlotlyJson] = []
+    for place, (name, rows) in enumerate(lines.items()):
+        # Points that failed or have no price are left out.
+        known = [row for row in rows if row.get(key) is not None]
+        if numeric:
+            known.sort(key=lambda row: float(row[along]))
+        dash = _DASHES[place // len(CYCLE) % len(_DASHES)]
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "lines",
+                "name": label(name),
+                "x": [row[along] if numeric else label(str(row[along])) for row in known],
+                "y": rounded(row[key] for row in known),
+                "line": {"color": CYCLE[place % len(CYCLE)], "dash": dash},
+            }
+        )
+    integral = numeric and all(isinstance(row[along], int) for rows in lines.values() for row in rows)
+    x = axis(label(along), tickformat="d" if integral else "")
+    # The usual margin is of the values' range, which may be far from zero.
+    most = max((max(trace["y"], default=0) for trace in traces), default=0)
+    y = axis(title, rangemode="tozero", **({"range": [0, 1.05 * most]} if most > 0 else {}))
+    return Chart(key, title, "", "", traces, {"xaxis": x, "yaxis": y})
+
+
+def _numeric(rows: Sequence[Row], name: str) -> bool:
+    return all(isinstance(row[name], int | float) and not isinstance(row[name], bool) for row in rows)
