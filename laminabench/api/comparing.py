@@ -117,7 +117,7 @@ def comparison_of_runs(
     """Return Runs side by side as a comparison; `cell` is their model, trace and costs."""
 
     def figure() -> Figure:
-        from laminabench.render.static.compared import comparison_picture
+        from laminabench.render.static.pictures import comparison_picture
 
         return comparison_picture(compared)
 
@@ -167,8 +167,7 @@ def comparison_of_systems(compared: Compared, notes: Sequence[str] = ()) -> Comp
     """Return the cells of systems as a comparison; `notes` are those of loading traces."""
 
     def figure() -> Figure:
-        from laminabench.render.static.compared import picture_of_cells
-        from laminabench.render.static.pictures import cost_picture
+        from laminabench.render.static.pictures import cost_picture, picture_of_cells
 
         if curves:
             return cost_picture(curves, compared.cells[0].slo_tbt_ms, compared.title)

@@ -16,7 +16,7 @@ from laminabench.api.frames import pandas
 from laminabench.api.html import Picture
 from laminabench.render.html import sentences
 from laminabench.render.model import Sheet
-from laminabench.render.sheets.curves import curves_sheet
+from laminabench.render.sheets.planned import curves_sheet
 from laminabench.runs.manifest import NUMBERS
 from laminabench.runs.read import Run as Table
 from laminabench.util.atomic import replacing

@@ -72,9 +72,9 @@ def sweep(request: SweepRequest, flags: tuple[str, ...], plot: Path | None, out:
         "plot": None,
     }
     if plot and len(failed) < len(rows):
-        from laminabench.render.static.swept import picture
+        from laminabench.render.static.pictures import sweep_picture
 
-        drawn(lambda: picture(rows, columns), plot)
+        drawn(lambda: sweep_picture(rows, columns), plot)
         result["plot"] = str(plot)
         out.note(f"drew {plot}")
     result["wall_s"] = time.perf_counter() - started

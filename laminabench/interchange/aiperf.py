@@ -1,15 +1,18 @@
-"""Reader of aiperf's artifacts: a line of JSON for each request, and a summary, in one folder."""
+"""Reader of aiperf's artifacts: a line of JSON for each request, and a summary, in one folder.
+
+Numbers of a summary are recomputed by aiperf's names and definitions, over requests answered completely.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from laminabench.interchange.aiperf_numbers import summary
 from laminabench.interchange.benchmark import (
     DAMAGE,
     Benchmark,
@@ -23,10 +26,9 @@ from laminabench.interchange.benchmark import (
     seconds,
     unlike,
 )
-from laminabench.interchange.calls import Calls, pieces_of
+from laminabench.interchange.calls import Calls, calls_in
 from laminabench.runs.status import DONE, FAILED, UNFINISHED
-from laminabench.sim.spec import Mode
-from laminabench.systems.live.endpoint.sse import split_evenly
+from laminabench.sim.spec import Float64, Mode
 from laminabench.util.errors import UserError
 
 NAME = "aiperf"
@@ -119,9 +121,8 @@ def _load(config: Table) -> tuple[Mode, int | None]:
 
 def _calls(rows: list[Table]) -> Calls:
     began = rows[0]["metadata"]["request_start_ns"]
-    size = len(rows)
     sent_s = np.array([(row["metadata"]["request_start_ns"] - began) * _NS for row in rows])
-    lists, even = [], []
+    answers, even = [], []
     for at_s, row in zip(sent_s, rows, strict=True):
         metrics = row["metrics"]
         first, gaps = _value(metrics, "time_to_first_token"), _value(metrics, "inter_chunk_latency")
@@ -136,25 +137,20 @@ def _calls(rows: list[Table]) -> Calls:
         waits += [seconds(gap, "inter_chunk_latency", _MS) for gap in gaps or [] if waits]
         times = at_s + np.cumsum(waits)
         made = count(_value(metrics, "output_sequence_length") or len(times), "output_sequence_length")
-        lists.append((times, np.array(split_evenly(made, len(times)) if len(times) else [], np.int64)))
+        answers.append((times, made))
         even.append(len(times) > 0 and made != len(times))
-    pieces = pieces_of(lists)
-    return Calls(
-        sent_s=sent_s,
-        # A credit's time is internal to the client: it is not the time that a trace requested.
-        due_s=np.full(size, np.nan),
+    # A credit's time is internal to the client: it is not the time that a trace requested.
+    return calls_in(
+        sent_s,
+        answers,
         headers_s=np.array([_since(began, row["metadata"].get("request_ack_ns")) for row in rows]),
-        first_s=np.array([times[0] if len(times) else np.nan for times, _ in lists]),
-        last_s=np.array([times[-1] if len(times) else np.nan for times, _ in lists]),
         prompt_tokens=_integers(rows, "input_sequence_length", 0, "error_isl").astype(np.int32),
-        output_tokens=np.bincount(pieces.request, pieces.tokens, size).astype(np.int32),
         prompt_counted=_integers(rows, "usage_prompt_tokens", -1),
         completion_counted=_integers(rows, "usage_completion_tokens", -1),
         status_code=np.array([_code(row) for row in rows], np.int32),
         status=np.array([_status(row) for row in rows], np.int8),
         even=np.array(even, np.bool_),
         error=np.array([_why(row) for row in rows], object),
-        pieces=pieces,
     )
 
 
@@ -209,3 +205,91 @@ def _observed_s(document: Table) -> float | None:
     if began is None or ended is None:
         return None
     return (datetime.fromisoformat(ended) - datetime.fromisoformat(began)).total_seconds() or None
+
+
+Metric = dict[str, str | float]
+POINTS = (1, 5, 10, 25, 50, 75, 90, 95, 99)
+
+
+def per_request(calls: Calls) -> Mapping[str, tuple[str, Float64]]:
+    """Return (unit, a value for each request) by name; NaN where a request has none."""
+    latency, first = 1e3 * calls.spent_s(), 1e3 * calls.waited_s()
+    output, prompt = calls.output_tokens.astype(np.float64), calls.prompt_tokens.astype(np.float64)
+    between = 1e3 * calls.per_token_s()
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rates = {
+            "output_token_throughput_per_user": 1e3 / between,
+            "e2e_output_token_throughput": 1e3 * output / latency,
+            "prefill_throughput_per_user": 1e3 * prompt / first,
+        }
+    return {
+        "request_latency": ("ms", latency),
+        "time_to_first_token": ("ms", first),
+        "time_to_first_output_token": ("ms", first),
+        "time_to_second_token": ("ms", _second(calls)),
+        "inter_token_latency": ("ms", between),
+        "output_sequence_length": ("tokens", output),
+        "input_sequence_length": ("tokens", prompt),
+        "output_token_count": ("tokens", output),
+        "decode_duration": ("ms", latency - first),
+        **{
+            name: ("tokens/sec/user", np.where(np.isfinite(values), values, np.nan))
+            for name, values in rates.items()
+        },
+    }
+
+
+def _second(calls: Calls) -> Float64:
+    """Return the time from the first piece to the second."""
+    gap_ms = np.full(len(calls), np.nan)
+    of, gaps = calls.pieces.gaps()
+    gap_ms[of[::-1]] = 1e3 * gaps[::-1]
+    return gap_ms
+
+
+def summary(calls: Calls, observed_s: float) -> dict[str, Metric]:
+    """Return every metric of a summary; rates are over the observed time."""
+    done = calls.done
+    of, gaps = calls.pieces.gaps()
+    values: dict[str, tuple[str, NDArray[Any]]] = {
+        name: (unit, each[done & np.isfinite(each)]) for name, (unit, each) in per_request(calls).items()
+    }
+    values["inter_chunk_latency"] = ("ms", 1e3 * gaps[done[of]])
+    prompt, output = int(calls.prompt_tokens[done].sum()), int(calls.output_tokens[done].sum())
+    count, all_ = int(done.sum()), len(calls)
+    totals: dict[str, tuple[str, float]] = {
+        "request_throughput": ("requests/sec", count / observed_s),
+        "request_count": ("requests", count),
+        "completed_request_count": ("requests", all_),
+        "output_token_throughput": ("tokens/sec", output / observed_s),
+        "input_token_throughput": ("tokens/sec", prompt / observed_s),
+        "total_token_throughput": ("tokens/sec", (prompt + output) / observed_s),
+        "total_output_tokens": ("tokens", output),
+        "total_osl": ("tokens", output),
+        "total_isl": ("tokens", prompt),
+        "benchmark_duration": (
+            "sec",
+            float(np.nanmax(calls.last_s, initial=0.0)) - float(calls.sent_s.min()),
+        ),
+        "request_error_rate": ("%", 100.0 * (all_ - count) / all_),
+    }
+    if count < all_:
+        totals["error_request_count"] = ("requests", all_ - count)
+    rates: dict[str, Metric] = {
+        name: {"unit": unit, "avg": float(value)} for name, (unit, value) in totals.items()
+    }
+    return rates | {name: _distribution(unit, some) for name, (unit, some) in values.items() if len(some)}
+
+
+def _distribution(unit: str, values: NDArray[Any]) -> Metric:
+    points = zip(POINTS, np.percentile(values, POINTS), strict=True)
+    return {
+        "unit": unit,
+        "avg": float(values.mean()),
+        **{f"p{point}": float(value) for point, value in points},
+        "min": float(values.min()),
+        "max": float(values.max()),
+        "std": float(values.std()),
+        "count": len(values),
+        "sum": float(values.sum()),
+    }

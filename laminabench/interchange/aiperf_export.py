@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from laminabench.interchange.aiperf import RECORDS, SUMMARY
-from laminabench.interchange.aiperf_numbers import per_request, summary
+from laminabench.interchange.aiperf import RECORDS, SUMMARY, per_request, summary
 from laminabench.interchange.benchmark import Table
 from laminabench.interchange.calls import Calls
 from laminabench.interchange.run_info import RunInfo

@@ -6,6 +6,7 @@ tool's file to be imported.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ from laminabench.runs.read import Run
 from laminabench.runs.status import DONE, FAILED, REJECTED
 from laminabench.sim.outcome import Columns, Outcome
 from laminabench.sim.spec import TICKS_PER_S, Float64, ticks
+from laminabench.systems.live.endpoint.sse import split_evenly
 from laminabench.util.errors import UserError
 
 Int32 = NDArray[np.int32]
@@ -136,13 +138,24 @@ def calls_of(run: Run) -> Calls:
     )
 
 
-def pieces_of(lists: list[tuple[Float64, Int64]]) -> Pieces:
-    """Join (times, tokens) of each request; pieces without a token are left out."""
-    request = np.repeat(np.arange(len(lists)), [len(at_s) for at_s, _ in lists])
-    at_s = np.concatenate([np.zeros(0), *(at_s for at_s, _ in lists)])
-    tokens = np.concatenate([np.zeros(0, np.int64), *(tokens for _, tokens in lists)]).astype(np.int32)
+def calls_in(sent_s: Float64, answers: Sequence[tuple[Float64, int]], **known: Any) -> Calls:
+    """Return the calls of a tool's file: of each answer the times of its pieces, and its tokens.
+
+    Tokens are split evenly over the pieces; pieces without one are left out. Files do not say whether the
+    server or the tool counted tokens, so these counts and all else that is not `known` stay unknown.
+    """
+    size, lists = len(answers), [at_s for at_s, _ in answers]
+    split = [split_evenly(tokens, len(at_s)) if len(at_s) else [] for at_s, tokens in answers]
+    tokens = np.concatenate([np.zeros(0, np.int64), *split]).astype(np.int32)
     some = tokens > 0
-    return Pieces(request[some], at_s[some], tokens[some])
+    request = np.repeat(np.arange(size), [len(at_s) for at_s in lists])[some]
+    pieces = Pieces(request, np.concatenate([np.zeros(0), *lists])[some], tokens[some])
+    first_s, last_s = (
+        np.array([at_s[end] if len(at_s) else np.nan for at_s in lists], np.float64) for end in (0, -1)
+    )
+    received = np.bincount(pieces.request, pieces.tokens, size).astype(np.int32)
+    columns = {"first_s": first_s, "last_s": last_s, "output_tokens": received, **known}
+    return Calls(sent_s=sent_s, pieces=pieces, **{**_unknown(size), **columns})
 
 
 def _renumbered(pieces: Pieces, order: Int64, requests: int, began_s: float) -> Pieces:
@@ -190,7 +203,8 @@ def _unknown(requests: int) -> Columns:
     """Return the columns of a client's calls, all unknown."""
     return {
         **dict.fromkeys(("due_s", "headers_s"), np.full(requests, np.nan)),
-        **dict.fromkeys(("prompt_counted", "completion_counted", "status_code"), np.full(requests, -1)),
+        **dict.fromkeys(("prompt_counted", "completion_counted"), np.full(requests, -1)),
+        "status_code": np.full(requests, -1, np.int32),
         "even": np.zeros(requests, np.bool_),
         "error": np.full(requests, "", object),
     }

@@ -6,11 +6,12 @@ arrived evenly, and so does this reader.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from laminabench.interchange.benchmark import (
     DAMAGE,
@@ -24,12 +25,11 @@ from laminabench.interchange.benchmark import (
     read_text,
     unlike,
 )
-from laminabench.interchange.calls import Calls, pieces_of
-from laminabench.interchange.guidellm_numbers import STATUSES, summary
+from laminabench.interchange.calls import Calls, calls_in
 from laminabench.runs.status import DONE, FAILED, UNFINISHED
-from laminabench.sim.spec import Mode
-from laminabench.systems.live.endpoint.sse import split_evenly
+from laminabench.sim.spec import Float64, Mode
 from laminabench.util.errors import UserError
+from laminabench.util.json import Json
 
 NAME = "guidellm"
 # The status of a list's requests.
@@ -154,40 +154,31 @@ def _calls(lists: dict[str, list[Table]], *, scheduled: bool) -> tuple[Calls, fl
     times = [row["info"]["timings"] for row, _ in rows]
     sent = np.array([_sent(row) for row, _ in rows], np.float64)
     began = float(sent[0])
-    made, even = [], []
+    answers, even = [], []
     for (row, _), clock in zip(rows, times, strict=True):
         first, chunks = clock["first_token_iteration"], count(clock["token_iterations"], "token_iterations")
         if first is None or not chunks:
-            made.append((np.zeros(0), np.zeros(0, np.int64)))
+            answers.append((np.zeros(0), 0))
             even.append(False)
             continue
         tokens = row.get("output_tokens")
         tokens = chunks if tokens is None else count(tokens, "output_tokens")
         last = clock["last_token_iteration"] if chunks > 1 else first
         begin, end = (moment(each, "token_iteration") for each in (first, last))
-        at_s = np.linspace(begin, end, chunks) - began
-        made.append((at_s, np.array(split_evenly(tokens, chunks), np.int64)))
+        answers.append((np.linspace(begin, end, chunks) - began, tokens))
         even.append(chunks > 2 or tokens != chunks)
-    pieces = pieces_of(made)
-    size = len(rows)
-    calls = Calls(
-        sent_s=sent - began,
-        due_s=_moments(times, "targeted_start", began) if scheduled else np.full(size, np.nan),
-        headers_s=np.full(size, np.nan),
+    calls = calls_in(
+        sent - began,
+        answers,
+        **({"due_s": _moments(times, "targeted_start", began)} if scheduled else {}),
         first_s=_moments(times, "first_token_iteration", began),
         last_s=_moments(times, "last_token_iteration", began),
         prompt_tokens=np.array(
             [count(row.get("prompt_tokens") or 0, "prompt_tokens") for row, _ in rows], np.int32
         ),
-        output_tokens=np.bincount(pieces.request, pieces.tokens, size).astype(np.int32),
-        # Counted by the server or by guidellm's tokenizer: the file does not say which.
-        prompt_counted=np.full(size, -1, np.int64),
-        completion_counted=np.full(size, -1, np.int64),
-        status_code=np.full(size, -1, np.int32),
         status=np.array([end for _, end in rows], np.int8),
         even=np.array(even, np.bool_),
         error=np.array([last_line(row["info"].get("error") or "") for row, _ in rows], object),
-        pieces=pieces,
     )
     return calls, began
 
@@ -202,3 +193,130 @@ def _moments(times: list[Table], name: str, began: float) -> np.ndarray[Any, np.
         [np.nan if clock.get(name) is None else moment(clock[name], name) - began for clock in times],
         np.float64,
     )
+
+
+Distribution = dict[str, Json]
+STATUSES = ("successful", "errored", "incomplete", "total")
+POINTS = {
+    "p001": 0.001, "p01": 0.01, "p05": 0.05, "p10": 0.1, "p25": 0.25, "p50": 0.5,
+    "p75": 0.75, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999,
+}  # fmt: skip
+
+
+def of_values(values: Float64, weights: Float64 | None = None, count: int | None = None) -> Distribution:
+    """Summarise weighted values; a percentile is the smallest value that reaches its share of the weight."""
+    weights = np.ones(len(values)) if weights is None else weights
+    if not len(values):
+        empty = dict.fromkeys(("mean", "median", "mode", "variance", "std_dev", "min", "max"), 0.0)
+        points = dict.fromkeys(POINTS, 0.0)
+        return {**empty, "count": 0, "total_sum": 0.0, "percentiles": points, **_nothing()}
+    known, place = np.unique(values, return_inverse=True)
+    summed = np.bincount(place, weights, len(known))
+    some = summed > 0
+    known, share = (known[some], summed[some]) if some.any() else (known, np.ones(len(known)))
+    share = share / share.sum()
+    reached = np.cumsum(share)
+    at = np.minimum(np.searchsorted(reached, list(POINTS.values())), len(known) - 1)
+    points = dict(zip(POINTS, known[at].tolist(), strict=True))
+    mean = float((known * share).sum())
+    variance = float(((known - mean) ** 2 * share).sum())
+    total = round(float(weights.sum())) if count is None else count
+    return {
+        "mean": mean,
+        "median": points["p50"],
+        "mode": float(known[np.argmax(share)]),
+        "variance": variance,
+        "std_dev": variance**0.5,
+        "min": float(known[0]),
+        "max": float(known[-1]),
+        "count": total,
+        "total_sum": mean * total,
+        "percentiles": points,
+        **_nothing(),
+    }
+
+
+def _nothing() -> Distribution:
+    """Return empty intervals, as guidellm does without `confidence`."""
+    return {"pdf": None, "mean_ci": None, "percentile_cis": None}
+
+
+def rate(total: float, end_s: float) -> Distribution:
+    """Return a rate over the whole Run; how it changed over time is left out."""
+    return of_values(np.array([total / end_s]), count=round(total)) if total else of_values(np.zeros(0))
+
+
+def _chosen(calls: Calls) -> dict[str, NDArray[np.bool_]]:
+    return {
+        "successful": calls.status == DONE,
+        "errored": (calls.status != DONE) & (calls.status != UNFINISHED),
+        "incomplete": calls.status == UNFINISHED,
+        "total": np.ones(len(calls), np.bool_),
+    }
+
+
+def request_totals(calls: Calls) -> dict[str, int]:
+    """Count requests by their end."""
+    return {name: int(some.sum()) for name, some in _chosen(calls).items()}
+
+
+def summary(calls: Calls, end_s: float) -> dict[str, Json]:
+    """Return all metrics; times are from the first request to the end."""
+    chosen = _chosen(calls)
+    alone = bool(chosen["successful"].all())
+
+    def each(of: Callable[[NDArray[np.bool_]], Distribution]) -> dict[str, Distribution]:
+        parts = {name: of(some) for name, some in chosen.items() if name != "total"}
+        return parts | {"total": parts["successful"] if alone else of(chosen["total"])}
+
+    def simply(values: Float64, weights: Float64 | None = None) -> dict[str, Distribution]:
+        known = np.nan_to_num(values)  # guidellm counts missing values as 0
+        return each(lambda some: of_values(known[some], None if weights is None else weights[some]))
+
+    def per_second(values: Float64) -> dict[str, Distribution]:
+        return each(lambda some: rate(float(values[some].sum()), end_s))
+
+    prompt, output = calls.prompt_tokens.astype(np.float64), calls.output_tokens.astype(np.float64)
+    waited = simply(1e3 * calls.waited_s())
+    with np.errstate(divide="ignore", invalid="ignore"):
+        per_token = np.where(output > 0, 1e3 * calls.spent_s() / output, np.nan)
+    of, tokens = calls.pieces.request, calls.pieces.tokens.astype(np.float64)
+    later = np.concatenate([[False], of[1:] == of[:-1]]) if len(of) else np.zeros(0, np.bool_)
+    nothing = simply(np.zeros(len(calls)))
+    return {
+        "request_totals": request_totals(calls),
+        "requests_per_second": per_second(np.ones(len(calls))),
+        "request_concurrency": per_second(np.nan_to_num(calls.spent_s())),
+        "request_latency": simply(calls.spent_s()),
+        "request_dispatch_delay": None,
+        "request_scheduled_latency": None,
+        "turn_predecessor_delay": None,
+        "turn_scheduling_delay": None,
+        "root_dispatch_delay": None,
+        "request_streaming_iterations_count": simply(
+            np.bincount(of, minlength=len(calls)).astype(np.float64)
+        ),
+        "prompt_token_count": simply(prompt),
+        "output_token_count": simply(output),
+        "total_token_count": simply(prompt + output),
+        "time_to_first_token_ms": waited,
+        "time_to_first_output_token_ms": waited,
+        "time_per_output_token_ms": simply(per_token, output),
+        "inter_token_latency_ms": simply(1e3 * calls.per_token_s(), np.maximum(output - 1, 0.0)),
+        "time_to_last_round_trip_ms": nothing,
+        "avg_round_trip_time_ms": nothing,
+        "prompt_tokens_per_second": per_second(prompt),
+        "output_tokens_per_second": per_second(output),
+        "tokens_per_second": per_second(prompt + output),
+        "output_tokens_per_iteration": each(lambda some: of_values(tokens[some[of]])),
+        "iter_tokens_per_iteration": each(lambda some: of_values(tokens[some[of] & later])),
+        "text": dict.fromkeys(("tokens", "words", "characters")),
+        "image": dict.fromkeys(("tokens", "images", "pixels", "bytes")),
+        "video": dict.fromkeys(("tokens", "frames", "seconds", "bytes")),
+        "audio": dict.fromkeys(("tokens", "samples", "seconds", "bytes")),
+        "tool_call": dict.fromkeys(("tokens", "mixed_tokens", "count")),
+        "turns": None,
+        "slo_attainment": None,
+        "slo_determined_requests": 0,
+        "request_goodput": None,
+    }

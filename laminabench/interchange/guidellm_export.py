@@ -8,7 +8,7 @@ import numpy as np
 
 from laminabench.interchange.benchmark import Table
 from laminabench.interchange.calls import Calls
-from laminabench.interchange.guidellm_numbers import of_values, request_totals, summary
+from laminabench.interchange.guidellm import of_values, request_totals, summary
 from laminabench.interchange.run_info import RunInfo
 from laminabench.runs.status import DONE, UNFINISHED
 
@@ -85,18 +85,14 @@ def _lengths(calls: Calls) -> Table:
 
 def _config(calls: Calls, info: RunInfo) -> Table:
     places = _places(calls, info)
-    strategy: Table = (
-        {"type_": "constant", "worker_count": 1, "max_concurrency": len(calls), "rate": _rate(calls)}
-        if info.mode == "open"
-        else {"type_": "concurrent", "worker_count": 1, "max_concurrency": places, "streams": places}
-        if info.mode == "closed"
-        else {"type_": "throughput", "worker_count": 1, "max_concurrency": places}
-    )
+    of_mode: dict[str, Table] = {"open": {"rate": _rate(calls)}, "closed": {"streams": places}}
+    most = len(calls) if info.mode == "open" else places
+    strategy = {"type_": _strategy(info), "worker_count": 1, "max_concurrency": most}
     return {
         "id_": info.name,
         "run_id": info.label,
         "run_index": 0,
-        "strategy": strategy,
+        "strategy": strategy | of_mode.get(info.mode, {}),
         "constraints": {"max_requests": {"count": len(calls)}},
         "confidence": None,
         "profile": _profile(calls, info),
@@ -104,6 +100,10 @@ def _config(calls: Calls, info: RunInfo) -> Table:
         "backend": {"kind": "openai_http", "target": info.url, "model": info.model},
         "environment": dict(info.marks),
     }
+
+
+def _strategy(info: RunInfo) -> str:
+    return {"open": "constant", "closed": "concurrent"}.get(info.mode, "throughput")
 
 
 def _state(calls: Calls, info: RunInfo, totals: dict[str, int]) -> Table:
@@ -142,11 +142,7 @@ def _clock(info: RunInfo, totals: dict[str, int]) -> Table:
         "generation_delay": of_values(np.zeros(0)),
         **dict.fromkeys(delays, 0.0),
         "dataset_incomplete": False,
-        "strategy_type": "constant"
-        if info.mode == "open"
-        else "concurrent"
-        if info.mode == "closed"
-        else "throughput",
+        "strategy_type": _strategy(info),
     }
 
 

@@ -25,11 +25,10 @@ from laminabench.interchange.benchmark import (
     seconds,
     unlike,
 )
-from laminabench.interchange.calls import Calls, pieces_of
+from laminabench.interchange.calls import Calls, calls_in
 from laminabench.interchange.run_info import RunInfo
 from laminabench.runs.status import DONE, FAILED
 from laminabench.sim.spec import Float64, Mode
-from laminabench.systems.live.endpoint.sse import split_evenly
 from laminabench.util.errors import UserError
 
 NAME = "vllm-bench"
@@ -137,7 +136,7 @@ def _calls(document: Table) -> Calls:
     picked = {name: [column[row] for row in rows] for name, column in columns.items()}
     sent = np.array(picked["start_times"], np.float64)
     sent_s = sent - sent[0]
-    lists, even, output = [], [], []
+    answers, even = [], []
     for at_s, ttft, itl, tokens, error in zip(
         sent_s, picked["ttfts"], picked["itls"], picked["output_lens"], picked["errors"], strict=True
     ):
@@ -145,26 +144,15 @@ def _calls(document: Table) -> Calls:
         times = at_s + np.cumsum(waits)
         # Tokens of a failed request are not counted: at least one a piece.
         made = len(times) if error else count(tokens, "output_lens")
-        lists.append((times, np.array(split_evenly(made, len(times)) if len(times) else [], np.int64)))
+        answers.append((times, made))
         even.append(made != len(times) or bool(error and made))
-        output.append(made if len(times) else 0)
-    pieces = pieces_of(lists)
-    return Calls(
-        sent_s=sent_s,
-        due_s=np.full(len(rows), np.nan),
-        headers_s=np.full(len(rows), np.nan),
-        first_s=np.array([times[0] if len(times) else np.nan for times, _ in lists]),
-        last_s=np.array([times[-1] if len(times) else np.nan for times, _ in lists]),
+    return calls_in(
+        sent_s,
+        answers,
         prompt_tokens=np.array([count(tokens, "input_lens") for tokens in picked["input_lens"]], np.int32),
-        output_tokens=np.array(output, np.int32),
-        # Counted by the server or by the client's tokenizer: the file does not say which.
-        prompt_counted=np.full(len(rows), -1, np.int64),
-        completion_counted=np.full(len(rows), -1, np.int64),
-        status_code=np.full(len(rows), -1, np.int32),
         status=np.array([FAILED if error else DONE for error in picked["errors"]], np.int8),
         even=np.array(even, np.bool_),
         error=np.array([last_line(error) for error in picked["errors"]], object),
-        pieces=pieces,
     )
 
 

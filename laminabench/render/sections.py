@@ -13,7 +13,7 @@ from laminabench.render.charts.memory import memory_charts
 from laminabench.render.charts.over_time import charts as charts_over_time
 from laminabench.render.charts.timeline import timeline_chart
 from laminabench.render.html import Markup, joined, sheet_table, tag
-from laminabench.render.sheets.curves import curves_sheet
+from laminabench.render.sheets.planned import curves_sheet
 from laminabench.render.sheets.replay import fault_sheet
 from laminabench.render.sheets.runs import cards, client_sheets, comparison, provenance, swatch
 from laminabench.render.shown import Shown

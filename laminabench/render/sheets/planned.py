@@ -1,8 +1,8 @@
-"""Tables of a comparison whose deployments a plan has chosen: what each system needs under each load."""
+"""Tables of a comparison whose deployments a plan has chosen: what each needs under each load, and curves."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from laminabench.analysis.binding import binding_of
 from laminabench.render.format import number, share
@@ -10,6 +10,7 @@ from laminabench.render.model import Cell as Written
 from laminabench.render.model import Row, Sheet
 from laminabench.runs.summary import number_at
 from laminabench.workflows.compare.cells import Cell
+from laminabench.workflows.compare.curves import Curve, CurvePoint
 from laminabench.workflows.compare.planned import Load
 
 
@@ -65,3 +66,24 @@ def _limited(time_ms: float | None, limit_ms: float | None) -> Written:
     """Return a time, marked where it is over the limit."""
     over = time_ms is not None and limit_ms is not None and time_ms > limit_ms
     return Written(number(time_ms), time_ms, tone="bad" if over else "")
+
+
+def curves_sheet(named: Sequence[tuple[str, Curve]]) -> Sheet:
+    """Return a row a point, curve by curve."""
+    columns = (
+        "",
+        ">at most",
+        ">mean batch",
+        ">TBT p50 ms",
+        ">TBT p99 ms",
+        ">tokens/s",
+        ">$ a million tokens",
+    )
+    rows: list[Row] = [[name, *_numbers(each)] for name, curve in named for each in curve.points]
+    return Sheet("Cost and time between tokens by requests at once, modelled, saturated", columns, rows)
+
+
+def _numbers(point: CurvePoint) -> list[Written]:
+    times = (1000 * point.tbt_p50_s, 1000 * point.tbt_s)
+    values = (point.batch, point.mean_batch, *times, point.tokens_per_s, point.dollars_per_million)
+    return [Written(number(each), each) for each in values]

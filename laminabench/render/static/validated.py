@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -33,12 +33,7 @@ def draw_recorded(judged: Sequence[Judged], target: Path) -> None:
 
 
 def _recorded(judged: Sequence[Judged]) -> Figure:
-    import seaborn
-    from matplotlib.figure import Figure
-
-    with seaborn.axes_style("whitegrid"):
-        figure = Figure(figsize=(PAGE * 1.4, 2.2 * len(judged)), facecolor="white", layout="constrained")
-        panels = figure.subplots(len(judged), len(TITLES), squeeze=False)
+    figure, panels = _panels(2.2, len(judged), len(TITLES))
     for row, each in zip(panels, judged, strict=True):
         for axes, (name, title) in zip(row, TITLES.items(), strict=True):
             for times, label, looks in (
@@ -61,14 +56,9 @@ def draw_serving(served: Sequence[Served], target: Path) -> None:
 
 
 def _serving(served: Sequence[Served]) -> Figure:
-    import seaborn
-    from matplotlib.figure import Figure
-
     devices = list(dict.fromkeys(each.point.device for each in served))
     colours = dict(zip(dict.fromkeys(each.point.model for each in served), CYCLE, strict=False))
-    with seaborn.axes_style("whitegrid"):
-        figure = Figure(figsize=(PAGE * 1.4, 2.6 * len(devices)), facecolor="white", layout="constrained")
-        panels = figure.subplots(len(devices), len(SERVED), squeeze=False)
+    figure, panels = _panels(2.6, len(devices), len(SERVED))
     for row, device in zip(panels, devices, strict=True):
         for axes, (metric, title) in zip(row, SERVED.items(), strict=True):
             axes.axhline(1, color=PUBLISHED, lw=0.8)
@@ -98,12 +88,7 @@ def draw_steps(steps: Sequence[Predicted], target: Path) -> None:
 
 
 def _steps(steps: Sequence[Predicted]) -> Figure:
-    import seaborn
-    from matplotlib.figure import Figure
-
-    with seaborn.axes_style("whitegrid"):
-        figure = Figure(figsize=(PAGE * 1.4, 2.8), facecolor="white", layout="constrained")
-        panels = figure.subplots(1, len(STEP_TITLES), squeeze=False)[0]
+    figure, (panels,) = _panels(2.8, 1, len(STEP_TITLES))
     for axes, (quantity, title) in zip(panels, STEP_TITLES.items(), strict=True):
         axes.axhline(1, color=PUBLISHED, lw=0.8)
         for name, colour in zip(dict.fromkeys(each.row.system for each in steps), CYCLE, strict=False):
@@ -115,3 +100,13 @@ def _steps(steps: Sequence[Predicted]) -> Figure:
     panels[0].set_ylabel("predicted / measured")
     panels[0].legend(fontsize=7)
     return figure
+
+
+def _panels(height: float, rows: int, columns: int) -> tuple[Figure, Any]:
+    """Return a figure and its panels; `height` is that of a row in inches."""
+    import seaborn
+    from matplotlib.figure import Figure
+
+    with seaborn.axes_style("whitegrid"):
+        figure = Figure(figsize=(PAGE * 1.4, height * rows), facecolor="white", layout="constrained")
+        return figure, figure.subplots(rows, columns, squeeze=False)

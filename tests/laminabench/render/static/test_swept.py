@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from laminabench.render.static.swept import PANELS, picture
+from laminabench.render.static.pictures import PANELS, sweep_picture
 
 
 def row(**varied: Any) -> dict[str, Any]:
@@ -18,7 +18,7 @@ def test_a_line_for_each_combination_of_the_others() -> None:
         for batches in (1, 2, 3)
     ]
     failed = {"system": "vllm", "batches": 4, "x": 4, "backend": "modelled", "error": "does not fit"}
-    figure = picture([*rows, failed], ["system", "batches"])
+    figure = sweep_picture([*rows, failed], ["system", "batches"])
     for axes, title in zip(figure.axes, PANELS.values(), strict=True):
         assert (axes.get_xlabel(), axes.get_ylabel()) == ("batches", title.replace("$", r"\$"))
         assert [line.get_xdata().tolist() for line in axes.get_lines()] == [[1, 2, 3], [1, 2, 3]]
@@ -26,7 +26,7 @@ def test_a_line_for_each_combination_of_the_others() -> None:
 
 
 def test_a_line_goes_from_left_to_right_however_values_were_given() -> None:
-    figure = picture([row(batches=3), row(batches=1), row(batches=2)], ["batches"])
+    figure = sweep_picture([row(batches=3), row(batches=1), row(batches=2)], ["batches"])
     throughput = figure.axes[0]
     assert throughput.get_lines()[0].get_xdata().tolist() == [1, 2, 3]
     assert all(tick == round(tick) for tick in throughput.get_xticks())
@@ -35,7 +35,7 @@ def test_a_line_goes_from_left_to_right_however_values_were_given() -> None:
 def test_names_go_along_x_where_nothing_is_a_number() -> None:
     rows = [row(system="lamina"), row(system="vllm")]
     rows[1]["cost.usd_per_million_tokens"] = None
-    figure = picture(rows, ["system"])
+    figure = sweep_picture(rows, ["system"])
     throughput, _, cost = figure.axes
     assert list(throughput.get_lines()[0].get_xdata()) == ["lamina", "vllm"]
     assert list(cost.get_lines()[0].get_xdata()) == ["lamina"]
