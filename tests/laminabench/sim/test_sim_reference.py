@@ -194,6 +194,12 @@ def test_growing_admission_keeps_a_hundredth_free() -> None:
     assert requests["admitted_s"][1] == requests["finished_s"][0]
 
 
+def test_skipped_iterations_take_the_blocks_that_they_begin() -> None:
+    memory = {"admission": "grow", "tokens_per_pool": 400, "block_tokens": 4}
+    result = as_the_reference(**arguments(prompt=[6], output=[13], **memory))
+    assert result["peak_kv_tokens"] == 20
+
+
 def test_memory_of_requests_that_end_together_is_freed_in_batch_order() -> None:
     # The first two end at one boundary. What they leave in line is 4 free blocks, the first one's two and its
     # prefix block, then the second's; the third takes 7 of these, and the fourth finds the second's prefix.
@@ -236,6 +242,27 @@ def test_a_closed_request_is_sent_when_its_client_has_an_answer_and_waits_for_th
 
 
 PROMPTS = {"per_row": 0.0, "per_pair": 0.0, "per_token": 0.0, "fixed": 0, "head": np.zeros(101, int)}
+
+
+def test_part_of_a_prefix_block_is_lost_with_the_prompt_that_is_sent_back() -> None:
+    # The third is sent back within its prefix block, which it finds complete when it is computed again.
+    given_ = arguments(
+        arrival=np.array([3, 4, 5]),
+        prompt=[10, 11, 13],
+        output=[6, 2, 8],
+        mode="open",
+        prefix_offsets=np.arange(4),
+        prefix_ids=np.array([0, 10, 10]),
+        prefix_block_tokens=7,
+        batches=2,
+        tokens_per_pool=29,
+        admission="grow",
+        prompt_budget=5,
+        costs={"last_slice": 1, "prompts": PROMPTS},
+    )
+    tables = in_ticks(native(**given_))
+    assert not differences(in_ticks(sim_prompt_reference.run(**given_)), tables)
+    assert tables["requests"]["first_token_s"] == [5, 10, 14]
 
 
 def with_prompts(**costs: Any) -> dict[str, Any]:
