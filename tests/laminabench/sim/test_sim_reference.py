@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -12,7 +10,7 @@ import pytest
 import sim_prompt_reference
 import sim_reference
 from hypothesis import event, given
-from sim_cases import arguments, in_ticks, native, random_arguments
+from sim_cases import arguments, in_ticks, native
 from sim_drawn import TABLES, cases, differences, drawn, prompted_cases
 
 
@@ -307,12 +305,3 @@ def test_launches_hold_up_iterations_with_prompts_that_are_in_no_graph(
     results = [a + b for a, b in zip(iterations["start_s"], iterations["duration_s"], strict=True)]
     assert results[:4] == ends
     assert iterations["host_s"][0] == (250 if ends[0] == 350 else 0)
-
-
-def test_without_a_front_end_and_launches_all_is_as_it_was_before_there_were_any() -> None:
-    # Of the simulator before closed requests were sent by clients, with batches dealt evenly over workers.
-    digest = sha256()
-    for seed in range(40):
-        tables = in_ticks(native(**random_arguments(seed, mode=("closed", "open", "saturate")[seed % 3])))
-        digest.update(json.dumps(tables, sort_keys=True).encode())
-    assert digest.hexdigest().startswith("14bfbe5a279b55f5")
