@@ -173,10 +173,12 @@ def test_preemptions_and_seeds_go_along(fleet: Make) -> None:
         two.submit([5, 6, 7], Sampling(max_tokens=20, temperature=1.0, ignore_eos=True)) for _ in range(6)
     ]
     made: dict[int, tuple[int, ...]] = {}
-    preempted = 0
+    preempted, drained = 0, 0
     while not two.idle:
-        if len(two.states) == 2 and max(map(len, made.values()), default=0) > 8 and two.states[0] == "open":
-            two.drain(0)
+        if max(map(len, made.values()), default=0) > 8 * (1 + drained) and drained < 2:
+            two.reopen(1 - drained)
+            two.drain(drained)
+            drained += 1
         reported = two.step()
         preempted += len(reported.preempted)
         for number in numbers:

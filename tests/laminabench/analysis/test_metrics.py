@@ -284,13 +284,13 @@ def test_shared_devices_have_one_kind_of_bubble() -> None:
 
 
 def test_windows_by_mode() -> None:
-    arrival_s = np.array([0.0, 0.5, 0.9])
+    arrival_s = np.array([0.1, 0.5, 0.9])
     columns = {"arrival_s": arrival_s, "first_iteration": np.array([0, 1, -1])}
     outcome = by_hand([(0, k, k * 0.01, 0.01, 1, 0) for k in range(200)], requests=columns, queue_empty_s=0.7)
     assert window(outcome, "saturate") == Window(start_s=0.0, end_s=0.7, kind="queue_never_empty")
     # The third was rejected.
     assert window(outcome, "closed") == Window(start_s=0.0, end_s=0.5, kind="concurrency_held")
-    assert window(outcome, "open") == Window(start_s=0.0, end_s=0.9, kind="arrivals")
+    assert window(outcome, "open") == Window(start_s=0.1, end_s=0.9, kind="arrivals")
 
 
 def test_a_window_without_iterations_falls_back_to_the_whole_run() -> None:

@@ -90,6 +90,15 @@ def test_a_folder_becomes_curves_and_formulas(folder: Path) -> None:
     assert costs.measured.graph_rows == 0
 
 
+def test_what_two_profiles_have_is_the_first_one_s(folder: Path) -> None:
+    first = folder / "compute" / "a100" / "some" / "llama3-8b"
+    second = shutil.copytree(first, first.parents[1] / "tuned" / "llama3-8b") / "mlp.csv"
+    table = pd.read_csv(second, index_col=0)
+    table.assign(**2 * table.filter(like="time_stats")).to_csv(second)
+    curve = imported("vidur", [folder], "mine").measured.gemm["a100-80g-sxm", "bf16", 6144, 4096]
+    assert curve.at(64) == pytest.approx(GEMM.seconds(device("a100-80g-sxm"), 64, 6144, 4096))
+
+
 def test_a_device_s_own_folder_will_do(folder: Path) -> None:
     costs = imported("vidur", [folder / "compute" / "a100"], "mine")
     assert set(costs.allreduce) == {("a100-80g-sxm", 2)}
