@@ -151,23 +151,28 @@ def test_an_output_longer_than_any_before_still_ends() -> None:
     assert ended == {short: 3, long: 2001}
 
 
+def _served(scheduler: LiveScheduler) -> list[int]:
+    """Return the rows that wait, in the order in which they are served one by one."""
+    rows = []
+    while scheduler.waiting:
+        rows += scheduler.advance()[1].tolist()
+        scheduler.finish()
+    return rows
+
+
 def test_smaller_keys_are_served_first() -> None:
     scheduler = LiveScheduler(1000, 1)
     rows = [scheduler.add(1, 1, key=key) for key in (5, 3, 4)]
-    served = []
-    for _ in rows:
-        served += scheduler.advance()[1].tolist()
-        scheduler.finish()
-    assert served == [rows[1], rows[2], rows[0]]
+    assert _served(scheduler) == [rows[1], rows[2], rows[0]]
 
 
 def test_one_of_the_waiting_can_be_removed_wherever_it_stands() -> None:
     scheduler = LiveScheduler(1000, 1)
-    rows = [scheduler.add(1, 1, key=key) for key in (1, 9, 5, 3)]
+    rows = [scheduler.add(1, 1, key=key) for key in (2, 1, 5, 4, 3)]
     for lost in (rows[1], rows[2]):
         assert lost is not None
         scheduler.remove(lost)
-    assert scheduler.waiting == 2
+    assert _served(scheduler) == [rows[0], rows[4], rows[3]]
     with pytest.raises(IndexError, match="no request has this row"):
         scheduler.remove(rows[1])
 

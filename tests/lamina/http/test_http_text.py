@@ -41,6 +41,12 @@ def test_endless_garbage_is_an_error_early() -> None:
     assert len(detokenizer._window) <= LONGEST_WINDOW + 1
 
 
+def test_a_token_keeps_the_space_that_begins_it() -> None:
+    """Tokenizers of words leave out that of a text's first token."""
+    detokenizer = Detokenizer(lambda ids: "".join(f" {token}" for token in ids)[1:])
+    assert [detokenizer.feed([token]) for token in (1, 2, 3)] == ["1", " 2", " 3"]
+
+
 @given(st.lists(st.integers(4, 319), max_size=80))
 def test_pieces_of_a_real_tokenizer_add_up(tokenizer: Any, tokens: list[int]) -> None:
     detokenizer = Detokenizer(tokenizer.decode)

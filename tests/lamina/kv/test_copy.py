@@ -99,7 +99,6 @@ def test_a_long_sequence_is_copied_behind(path: str) -> None:
     copy = KvCopy(path, of, ROWS, LONGEST)
     of.allocate(3, 10)
     of.allocate(4, 1)
-    assert copy._piece == 4
     copy.append(0, names, of.extend(names))
     assert lengths(copy) == {3: 4, 4: 0}
     assert not copy.read(3, 10, of.allocate(30, 10))

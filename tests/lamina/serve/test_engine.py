@@ -229,6 +229,7 @@ def test_decode_only_starts_with_the_prompts_length(model: Any) -> None:
         ([5, 120], {}, "request-prompt-token"),
         ([-1], {}, "request-prompt-token"),
         ([1] * 250, {"max_tokens": 8}, "request-too-long"),
+        ([1] * 250, {"max_tokens": 7}, "request-exceeds-kv"),
         ([1] * 90, {"max_tokens": 12}, "request-exceeds-kv"),
         ([1] * 10, {"max_tokens": 30, "n": 4}, "request-exceeds-kv"),
         (7, {}, "request-prompt-length-only"),

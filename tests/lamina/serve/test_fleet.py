@@ -173,10 +173,12 @@ def test_preemptions_and_seeds_go_along(fleet: Make) -> None:
         two.submit([5, 6, 7], Sampling(max_tokens=20, temperature=1.0, ignore_eos=True)) for _ in range(6)
     ]
     made: dict[int, tuple[int, ...]] = {}
-    preempted = 0
+    preempted, drained = 0, 0
     while not two.idle:
-        if len(two.states) == 2 and max(map(len, made.values()), default=0) > 8 and two.states[0] == "open":
-            two.drain(0)
+        if max(map(len, made.values()), default=0) > 8 * (1 + drained) and drained < 2:
+            two.reopen(1 - drained)
+            two.drain(drained)
+            drained += 1
         reported = two.step()
         preempted += len(reported.preempted)
         for number in numbers:
@@ -192,17 +194,28 @@ def test_preemptions_and_seeds_go_along(fleet: Make) -> None:
 
 
 def test_requests_that_likely_kill_engines_are_not_retried(fleet: Make) -> None:
-    three = fleet(3, engine={"max_sequences": 1}, router="least-requests")
+    three = fleet(3, engine={"max_sequences": 1}, router=lambda *_: three.states.index("open"))
     for instance in range(MOST_DEATHS):
         breaks(three, instance, 2)
-    bad = three.submit([1, 2], Sampling(max_tokens=9, ignore_eos=True))
+    bad, waits = (three.submit([1, 2], Sampling(max_tokens=9, ignore_eos=True)) for _ in range(2))
     three.run()
+    assert three.result(waits).error is None
     result = three.result(bad)
     assert result.error is not None
     assert "2 engines have died" in result.error
     assert result.completions[0].finish_reason == "failed"
     assert three.states == ["lost", "lost", "open"]
     assert three.generate([[1, 2]], Sampling(max_tokens=3))[0].error is None
+
+
+def test_what_ran_on_a_lost_engine_is_next_elsewhere(fleet: Make) -> None:
+    two = fleet(engine={"max_sequences": 1})
+    first, second, *_ = (two.submit([1, 2], Sampling(max_tokens=9, ignore_eos=True)) for _ in range(4))
+    breaks(two, 0, 3)
+    ended: list[int] = []
+    while not two.idle:
+        ended += two.step().ended
+    assert ended[:2] == [second, first]
 
 
 def test_a_fleet_without_engines_refuses_until_it_gets_a_new_one(
@@ -298,7 +311,8 @@ def test_a_custom_router_gets_each_engines_load(fleet: Make) -> None:
     two.submit([3] * 100, Sampling(max_tokens=5, n=2, temperature=1.0))
     assert observed == [(2, 5, 0, [0, 0], [0, 0]), (100, 10, 0, [0, 1], [0, 7])]
     two.run()
-    assert two._front.router.requests.tolist() == [0, 0]
+    two.submit([1, 2])
+    assert observed[-1][3:] == ([0, 0], [0, 0])
     wrong = fleet(router=lambda *_: 2)
     with pytest.raises(EngineError) as caught:
         wrong.submit([1, 2])

@@ -19,7 +19,7 @@ from msgspec import structs
 from laminabench.analysis import rates
 from laminabench.analysis.attainment import request_attainment
 from laminabench.analysis.distribution import distribution
-from laminabench.analysis.metrics import summarise
+from laminabench.analysis.metrics import prompt_pool_of, summarise
 from laminabench.analysis.rates import energy
 from laminabench.analysis.tbt import tbt, tokens_of
 from laminabench.analysis.window import Window, whole_run, window
@@ -284,13 +284,13 @@ def test_shared_devices_have_one_kind_of_bubble() -> None:
 
 
 def test_windows_by_mode() -> None:
-    arrival_s = np.array([0.0, 0.5, 0.9])
+    arrival_s = np.array([0.1, 0.5, 0.9])
     columns = {"arrival_s": arrival_s, "first_iteration": np.array([0, 1, -1])}
     outcome = by_hand([(0, k, k * 0.01, 0.01, 1, 0) for k in range(200)], requests=columns, queue_empty_s=0.7)
     assert window(outcome, "saturate") == Window(start_s=0.0, end_s=0.7, kind="queue_never_empty")
     # The third was rejected.
     assert window(outcome, "closed") == Window(start_s=0.0, end_s=0.5, kind="concurrency_held")
-    assert window(outcome, "open") == Window(start_s=0.0, end_s=0.9, kind="arrivals")
+    assert window(outcome, "open") == Window(start_s=0.1, end_s=0.9, kind="arrivals")
 
 
 def test_a_window_without_iterations_falls_back_to_the_whole_run() -> None:
@@ -299,6 +299,20 @@ def test_a_window_without_iterations_falls_back_to_the_whole_run() -> None:
     assert window(outcome, "saturate") == whole_run(outcome)
     assert window(outcome, "open").fell_back  # everything came at once
     assert not window(by_hand(rows, queue_empty_s=0.1), "saturate").fell_back
+
+
+def test_a_prompt_pool_s_iteration_counts_where_it_ends_and_is_busy_where_it_runs() -> None:
+    columns = {
+        "engine": [0] * 3,
+        "start_s": [0.0, 1.0, 2.0],
+        "duration_s": [1.0] * 3,
+        "prompt_tokens": [3, 5, 7],
+        "busy_s": [0.5, 1.0, 0.5],
+    }
+    outcome = outcome_of([3.0], pool={name: np.array(column) for name, column in columns.items()})
+    pool = prompt_pool_of(outcome, Window(start_s=1.0, end_s=2.5, kind="arrivals"))
+    assert (pool.engines, pool.prompt_tokens_per_s) == (1, pytest.approx(5 / 1.5))
+    assert pool.busy_share == pytest.approx((1.0 + 0.25) / 1.5)
 
 
 def test_cost_of_tokens() -> None:

@@ -20,6 +20,31 @@ def by_length(prompt: int, output: int, prefix: Any, requests: Any, kv_tokens: A
     return int(prompt + output + len(prefix) + kv_tokens[0] + requests[-1]) % len(requests)
 
 
+PROMPTS = {"per_row": 0.0, "per_pair": 0.0, "per_token": 0.0, "fixed": 0, "head": np.zeros(101, int)}
+POOL: dict[str, Any] = {
+    "copies": 1,
+    "batches": 1,
+    "pipelining": "serial",
+    "own_attention": False,
+    "layers": 1,
+    "pools": 1,
+    "tokens_per_pool": 30,
+    "block_tokens": 1,
+    "request_tokens": 0,
+    "admission": "reserve",
+    "max_requests": 4,
+    "min_batch": 1,
+    "prompt_budget": 50,
+    "prefix_sharing": True,
+    "costs": flat_costs(50, mid_slice=1, prompts=PROMPTS),
+    "latency": 3,
+    "per_token": 1.0,
+    "window": 7,
+    "windowed_per_token": 2.0,
+    "pulled": True,
+}
+
+
 @st.composite
 def pools(draw: st.DrawFn) -> dict[str, Any]:
     budget, most = draw(st.integers(4, 80)), draw(st.integers(1, 4))
@@ -28,21 +53,14 @@ def pools(draw: st.DrawFn) -> dict[str, Any]:
     head = draw(st.integers(0, 9)) + np.arange(budget + 26) * draw(st.integers(0, 3))
     table["prompts"] = {**prompts, "fixed": draw(st.integers(0, 9)), "head": head}
     one = arguments(prompt=[1], output=[1], max_requests=most, prompt_budget=budget, costs=table)
-    return {
+    return POOL | {
         "copies": draw(st.integers(1, 3)),
-        "batches": 1,
-        "pipelining": "serial",
-        "own_attention": False,
         "layers": draw(st.integers(1, 4)),
-        "pools": 1,
         "tokens_per_pool": draw(st.integers(30, 300)),
         "block_tokens": draw(st.sampled_from([1, 4, 16])),
         "request_tokens": draw(st.sampled_from([0, 0, 5])),
-        "admission": "reserve",
         "max_requests": most,
-        "min_batch": 1,
         "prompt_budget": budget,
-        "prefix_sharing": True,
         "costs": one["costs"],
         "latency": draw(st.integers(0, 200)),
         "per_token": draw(rates),
@@ -119,6 +137,13 @@ def test_a_short_request_leaves_before_earlier_ones() -> None:
         "costs": costs_,
     }
     assert check(case)["requests"]["batch"] == [0, 1, 0, 0]
+
+
+def test_a_pool_hands_over_a_window_and_frees_the_memory_of_prompts_that_need_no_more() -> None:
+    # It holds one prompt at a time; the last one's KV takes 3 + 20 + 2 x 7 on the link.
+    case = {"prompt": [20] * 3, "output": [1, 1, 3], "max_requests": 4, "router": "round-robin"}
+    case |= {"costs": flat_costs(4, mid_slice=1), "layers": 2, "instances": [{"pool": POOL}]}
+    assert check(case)["requests"]["finished_s"] == [0, 0, 37 + 2]
 
 
 def middle(gap: int) -> int:

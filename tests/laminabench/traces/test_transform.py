@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -126,12 +126,15 @@ def test_too_long_truncates_or_drops_and_counts() -> None:
         Transforms(max_output=0, too_long="drop").apply(trace)
 
 
+@example(sample=20, sessions=10, seed=0)
 @given(sample=st.integers(1, 120), sessions=st.integers(1, 30), seed=st.integers(0, 5))
 def test_sampling_takes_whole_sessions(sample: int, sessions: int, seed: int) -> None:
     trace = a_trace(sessions=sessions)
     sampled = Transforms(sample=sample, seed=seed).apply(trace)
     assert sampled.session is not None
     assert trace.session is not None
+    largest = np.unique(trace.session, return_counts=True)[1].max()
+    assert sample > len(sampled) - largest
     assert len(sampled) >= min(sample, 100)
     assert (np.diff(sampled.arrival_s) >= 0).all()
     for session in np.unique(sampled.session):

@@ -59,7 +59,10 @@ def folder(tmp_path: Path) -> Path:
     sizes = 2.0 ** np.arange(10, 25, 2)
     seconds = REDUCE.seconds(device("a100-80g-sxm"), 2, sizes)
     table = {"num_workers": 2, "devices_per_node": 2, "size": sizes}
-    pd.DataFrame({**table, "time_stats.all_reduce.min": 1e3 * seconds}).to_csv(node / "all_reduce.csv")
+    fastest = "time_stats.all_reduce.min"
+    one_node = pd.DataFrame({**table, fastest: 1e3 * seconds})
+    two_nodes = one_node.assign(devices_per_node=1, **{fastest: 1e4 * seconds})
+    pd.concat([one_node, two_nodes]).to_csv(node / "all_reduce.csv")
     return result
 
 
@@ -85,6 +88,15 @@ def test_a_folder_becomes_curves_and_formulas(folder: Path) -> None:
     assert attention.bandwidth_efficiency == load_costs("vllm-0.14").attention[on.name].bandwidth_efficiency
     assert attention.origin.kind == "assumed"
     assert costs.measured.graph_rows == 0
+
+
+def test_what_two_profiles_have_is_the_first_one_s(folder: Path) -> None:
+    first = folder / "compute" / "a100" / "some" / "llama3-8b"
+    second = shutil.copytree(first, first.parents[1] / "tuned" / "llama3-8b") / "mlp.csv"
+    table = pd.read_csv(second, index_col=0)
+    table.assign(**2 * table.filter(like="time_stats")).to_csv(second)
+    curve = imported("vidur", [folder], "mine").measured.gemm["a100-80g-sxm", "bf16", 6144, 4096]
+    assert curve.at(64) == pytest.approx(GEMM.seconds(device("a100-80g-sxm"), 64, 6144, 4096))
 
 
 def test_a_device_s_own_folder_will_do(folder: Path) -> None:
