@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -32,6 +33,16 @@ def test_the_clock_jumps_by_hours_and_no_other_does() -> None:
     times, measured_s = json.loads(done.stdout)
     assert max(times) - min(times) > 3600
     assert 0.2 <= measured_s < 60
+
+
+def test_an_impossible_time_is_detected(tmp_path: Path) -> None:
+    from experiments.scenarios import write_a_run
+
+    write_a_run(tmp_path / "run")
+    facts = {"duration_s": 0.5, "wall_s": 1.0}
+    assert clock_jumps._times(tmp_path / "run", facts, 1e9)[0] is None
+    assert clock_jumps._times(tmp_path / "run", facts | {"duration_s": -3600.0}, 1e9)[0] == "wrong"
+    assert clock_jumps._times(tmp_path / "run", facts, 0.1)[0] == "wrong"
 
 
 @pytest.mark.long

@@ -1,12 +1,14 @@
-"""Damaged messages in short, and two that fuzzing discovered."""
+"""Damaged messages in short; that a process of its own which dies is seen; and what fuzzing has found."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
 from experiments import messages
+from experiments.isolated import run as run_isolated
 from lamina.cluster import messages as wire
 from lamina.fhbn.control import Deadline
 
@@ -33,3 +35,31 @@ def test_a_length_that_cannot_be_is_refused() -> None:
     finally:
         for end in ends:
             os.close(end)
+
+
+def test_an_accepted_bad_peer_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hmac.compare_digest", lambda one, other: True)
+    assert messages.messages(range(600)).wrong > 0
+
+
+DIES = """
+import experiments.files as files
+def dies_at_seven(seeds):
+    import os, signal
+    from experiments.tally import Tally
+    tally = Tally("dies")
+    for seed in seeds:
+        if seed == 7:
+            os.kill(os.getpid(), signal.SIGKILL)
+        tally.add(None, "", seed)
+    return tally
+files.flipped_bits = dies_at_seven
+"""
+
+
+def test_a_case_that_kills_its_process_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(DIES)
+    tally = run_isolated("files:flipped_bits", range(20), {"PYTHONPATH": str(tmp_path)})
+    assert (tally.attempts, tally.survived, tally.crashed) == (13, 12, 1)
+    assert tally.failures[0].seed == 7
+    assert "signal 9" in tally.failures[0].what
