@@ -111,7 +111,7 @@ def test_a_broken_reader_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_run_without_its_checksum_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("laminabench.runs.read.unsealed", lambda document: document)
+    monkeypatch.setattr("laminabench.runs.documents.unsealed", lambda document: document)
     assert flipped_bits(range(300)).wrong > 0
 
 
